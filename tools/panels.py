@@ -493,5 +493,182 @@ RUNNING_CORES: Final = DocumentDashboard(
     ),
     ("workload_type", "site"),
 )
+_ELEMENT: Final = {
+    "static_bytes": "pledged",
+    "rucio_bytes": "used",
+    "locked_bytes": "locked",
+    "expired_bytes": "expired",
+}
+_REAL: Final = "is_test:false"
+STORAGE: Final = DocumentDashboard(
+    "storage",
+    "CMS storage: pledged, used, locked",
+    "What Rucio's storage elements pledge, hold, lock and may delete. Elements for tests are left out.",
+    "rse_usage",
+    (
+        Panel("Bytes a day", "lines", _ELEMENT, is_daily=True, unit="decbytes", only=_REAL),
+        Panel(
+            "Used bytes a day by kind of storage",
+            "lines",
+            {"rucio_bytes": "used"},
+            (("kind", 2),),
+            True,
+            "decbytes",
+            only=_REAL,
+        ),
+        Panel(
+            "By storage element, mean of the days shown",
+            "table",
+            _ELEMENT,
+            (("rse", 500),),
+            unit="decbytes",
+            only=_REAL,
+            metric="avg",
+            size=_ROW,
+        ),
+    ),
+    ("kind", "site_name"),
+)
+_COPIES: Final = {
+    "bytes": "there",
+    "locked_bytes": "locked",
+    "only_copy_bytes": "nowhere else",
+    "deletable_bytes": "may go together",
+}
+COPIES: Final = DocumentDashboard(
+    "dataset-copies",
+    "CMS datasets at storage elements: locked, last copies, deletable",
+    "What rules hold, what is nowhere else, and what may go, all of it together.",
+    "dataset_rses",
+    (
+        Panel("Bytes a day", "lines", _COPIES, is_daily=True, unit="decbytes"),
+        Panel(
+            "Bytes a day that may go, by site",
+            "lines",
+            {"deletable_bytes": "may go together"},
+            (("site_name", 50),),
+            True,
+            "decbytes",
+        ),
+        Panel(
+            "By storage element and dataset, mean of the days shown",
+            "table",
+            {"deletable_bytes": "may go together", **_COPIES},
+            (("rse", 100), ("dataset_name", 20)),
+            unit="decbytes",
+            metric="avg",
+            size=_ROW,
+        ),
+    ),
+    ("kind", "site_name", "data_tier", "lock_state"),
+)
+_LOCKED: Final = {"lock_bytes": "locked"}
+ACCOUNTS: Final = DocumentDashboard(
+    "account-usage",
+    "CMS storage: what accounts lock",
+    "Locks of Rucio's accounts and their quota; people together, by class of account.",
+    "account_usage",
+    (
+        Panel(
+            "Locked bytes a day by class of account",
+            "lines",
+            _LOCKED,
+            (("account_class", 6),),
+            True,
+            "decbytes",
+        ),
+        Panel(
+            "Bytes of stuck locks a day by storage element",
+            "lines",
+            {"stuck_bytes": "stuck"},
+            (("rse", 50),),
+            True,
+            "decbytes",
+        ),
+        Panel(
+            "By storage element and account, mean of the days shown",
+            "table",
+            {**_LOCKED, "stuck_bytes": "stuck", "limit_bytes": "quota"},
+            (("rse", 200), ("account_class", 6), ("account", 50), ("limit_kind", 3)),
+            unit="decbytes",
+            metric="avg",
+            size=_ROW,
+        ),
+    ),
+    ("rse", "account_class"),
+)
+_HELD_UP: Final = "event:(stuck OR suspended)"
+_RULES: Final = {"rule_count": "rules"}
+RULES: Final = DocumentDashboard(
+    "rules",
+    "CMS storage: rules of Rucio",
+    "New, expiring, overdue, stuck, suspended and waiting rules. A rule may have several events.",
+    "rules_day",
+    (
+        Panel("Rules a day by event", "lines", _RULES, (("event", 7),), True),
+        *(
+            Panel(
+                f"Stuck and suspended rules a day by {name}",
+                "bars",
+                _RULES,
+                ((field, 20),),
+                True,
+                only=_HELD_UP,
+            )
+            for name, field in (
+                ("reason", "reason"),
+                ("activity", "activity"),
+                ("class of account", "account_class"),
+            )
+        ),
+    ),
+    ("activity", "account_class", "did_scope"),
+)
+SILENT_SITES: Final = DocumentDashboard(
+    "silent-sites",
+    "CMS logs: sites that fell silent",
+    "Sites of which a stream has no record, or less than a tenth of the usual ones.",
+    "silent_sites",
+    (
+        Panel(
+            "Share of a stream's usual records of sites that fell silent a day",
+            "bars",
+            {"share": "share"},
+            (("stream", 10),),
+            True,
+            "percentunit",
+            only="is_new:true",
+        ),
+        Panel(
+            "Sites, largest numbers of the days shown",
+            "table",
+            {"usual": "usual records", "today": "records", "silent_days": "silent days"},
+            (("stream", 10), ("site_name", 200), ("kind", 2)),
+            metric="max",
+        ),
+    ),
+    ("stream", "site_name"),
+)
+TASKS: Final = DocumentDashboard(
+    "crab-tasks",
+    "CRAB's tasks",
+    "Tasks that started in the 90 days before each dump, by their status then.",
+    "crab_tasks",
+    tuple(
+        Panel(
+            f"{heading} of each dump by {name}",
+            "lines",
+            {field: heading.lower()},
+            ((by, 20),),
+            True,
+        )
+        for heading, field in (("Tasks", "task_count"), ("Jobs", "job_count"))
+        for name, by in (("status", "status"), ("kind of splitting", "split_algo"))
+    ),
+    ("status", "job_type", "split_algo"),
+)
 #: All dashboards.
-DASHBOARDS: Final = (POPULARITY, DATA_AT_SITES, COMPLETENESS, JOB_EFFICIENCY, HPC, RUNNING_CORES)
+DASHBOARDS: Final = (
+    *(POPULARITY, DATA_AT_SITES, COMPLETENESS, JOB_EFFICIENCY, HPC, RUNNING_CORES),
+    *(STORAGE, COPIES, ACCOUNTS, RULES, SILENT_SITES, TASKS),
+)

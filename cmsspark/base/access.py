@@ -7,6 +7,7 @@ it. This module does not depend on files, formats or Spark.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -194,7 +195,8 @@ class AccessBatch:
     #: Records of files that were removed, not read (EOS).
     deletion: int = 0
     write_only: int = 0
-    no_lfn: int = 0
+    #: Records without a name of a file, by their group.
+    unnamed: Counter[int] = field(default_factory=Counter)
     #: Accesses whose bytes are in another record of their process (CMSSW), and these bytes.
     set_aside: int = 0
     set_aside_bytes: int = 0
@@ -210,6 +212,11 @@ class AccessBatch:
     malformed: list[Quarantined] = field(default_factory=list)
     #: Records by format version (EOS: G1, G2, G3), for the report.
     generations: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def no_lfn(self) -> int:
+        """Records without a name of a file."""
+        return self.unnamed.total()
 
     @property
     def malformed_bytes(self) -> int:

@@ -62,7 +62,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``reconciliation``: by stream, the bins as
     :meth:`cmsspark.counting.reconciliation.StreamBins.as_dict` has them.
-    ``unmatched_prefixes``: by stream, [prefix, records]. ``set_aside``: by stream, the
+    ``unmatched_prefixes``: by stream, [prefix, records]. ``unmatched_sites``: by stream,
+    the unmatched records of each site; None in manifests of old versions. ``set_aside``: by stream, the
     accesses without bytes of their own and the bytes of their records. ``jobs_once``: by
     stream of rows of jobs, how many these are, and their seconds. ``earlier_jobs``: by stream of
     jobs, the day before. ``rows_of``: of a compacted run, the run that made its rows.
@@ -88,6 +89,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     generations: dict[str, dict[str, int]] = {}
     drift: dict[str, list[Any]] = {}
     unmatched_prefixes: dict[str, list[Any]] = {}
+    unmatched_sites: dict[str, dict[str, int]] | None = None
     set_aside: dict[str, dict[str, int]] = {}
     jobs_once: dict[str, dict[str, float]] = {}
     quarantine: str | None = None

@@ -5,6 +5,7 @@ nullable, about}`` with type one of ``string, long, int, double, date, boolean``
 logs also ``signed`` (a negative number, too), ``flag`` (0 or 1) and ``any`` (not read).
 ``keys`` names the columns that identify a document of the table; ``private: true``
 marks a table that is never published, and so does a column with ``private: true``.
+``person`` names the column of pseudonyms of people that documents add up over (rule 68).
 ``unit`` is the unit of a column whose name does not say it.
 
 With ``extends: OTHER`` a table inherits the columns and keys of OTHER unless it defines
@@ -110,7 +111,8 @@ class Table:
     """The columns of a table, in order.
 
     ``keys``: the columns that identify a document, in the order of document ids.
-    ``is_private``: rows describe single people and are never published.
+    ``is_private``: rows describe single people and are never published as they are.
+    ``person``: the column of pseudonyms that documents have not: they add up over people.
 
     Example:
         >>> table = stored_table("data_aggregation")
@@ -125,6 +127,12 @@ class Table:
     columns: tuple[Column, ...]
     keys: tuple[str, ...] = ()
     is_private: bool = False
+    person: str = ""
+
+    @property
+    def is_published(self) -> bool:
+        """Whether documents are made of the table."""
+        return not self.is_private or bool(self.person)
 
     @property
     def names(self) -> list[str]:
@@ -282,7 +290,16 @@ def described_table(
     for name in {name for name in names if names.count(name) > 1}:
         raise file.error(f"column {name!r} is defined twice", "columns")
     is_private = described.private or any(column.is_private for column in columns)
-    return Table(described.table, described.about, tuple(columns), tuple(keys), is_private)
+    if described.person and described.person not in names:
+        raise file.error(f"the column {described.person!r} does not exist", "person")
+    return Table(
+        described.table,
+        described.about,
+        tuple(columns),
+        tuple(keys),
+        is_private,
+        described.person,
+    )
 
 
 class _ColumnDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -307,6 +324,7 @@ class _TableDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     columns: list[str | _ColumnDescription] | None = None
     keys: list[str] | None = None
     private: bool = False
+    person: str = ""
 
 
 def _column(

@@ -7,6 +7,7 @@ merge has all rows of a job in one partition. A row that names no job is one of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -289,10 +290,14 @@ def merge_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     first = rows.first_of_each_file()
     yield _sums_of_days(rows, first)
     unmatched = first[rows.codes["dataset_name"][first] == 0]
-    counts = np.bincount(rows.codes["app"][unmatched], minlength=len(rows.texts["app"]))
-    prefix_counts = [(n, int(counts[n])) for n in np.flatnonzero(counts).tolist()]
+    codes = (rows.codes[name][unmatched].tolist() for name in ("app", "site_name"))
+    counts = Counter(zip(*codes, strict=True))
     yield _side_rows(
-        rows, [(UNMATCHED, rows.texts["app"][n], count) for n, count in prefix_counts]
+        rows,
+        [
+            (UNMATCHED, rows.texts["app"][prefix], count, rows.texts["site_name"][site])
+            for (prefix, site), count in counts.items()
+        ],
     )
     yield _once_a_cell(rows, first[rows.codes["dataset_name"][first] > 0])
 
@@ -463,15 +468,21 @@ def _sums_of_days(rows: _JobRows, first: npt.NDArray[np.intp]) -> pa.RecordBatch
     for name, values in rows.times.items():
         largest = _reduced(np.maximum, values[first][runs.order], runs.starts)
         sums[name] = min(sum(largest[largest > 0].tolist()), MAX_SUM)
-    repeated = (BIN, REPEATED, len(rows.job) - len(first))
-    return _side_rows(rows, [repeated, *((JOB_SUMS, name, count) for name, count in sums.items())])
+    repeated = (BIN, REPEATED, len(rows.job) - len(first), None)
+    of_jobs = ((JOB_SUMS, name, count, None) for name, count in sums.items())
+    return _side_rows(rows, [repeated, *of_jobs])
 
 
-def _side_rows(rows: _JobRows, named: Sequence[tuple[str, str | None, int]]) -> pa.RecordBatch:
-    """Return side rows (kind, name, count): the name is in ``app``, the count in ``nacc``."""
+def _side_rows(
+    rows: _JobRows, named: Sequence[tuple[str, str | None, int, str | None]]
+) -> pa.RecordBatch:
+    """Return side rows (kind, name, count, site): the name is in ``app``, the count in
+    ``nacc``.
+    """
     columns: dict[str, Any] = {name: [None] * len(named) for name, _ in COLUMNS}
     columns["stream"] = [rows.stream] * len(named)
-    columns["kind"] = [kind for kind, _, _ in named]
-    columns["app"] = [name for _, name, _ in named]
-    columns["nacc"] = [count for _, _, count in named]
+    for name, values in zip(
+        ("kind", "app", "nacc", "site_name"), zip(*named, strict=True), strict=False
+    ):
+        columns[name] = list(values)
     return record_batch(columns, COLUMNS)

@@ -9,6 +9,7 @@ decide ties, so the bytes hold it until then; the rows have pseudonyms only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -25,7 +26,14 @@ from cmsspark.base.errors import DataError
 from cmsspark.base.names import JobInput, job_input
 from cmsspark.base.schemas import Table
 from cmsspark.counting.catalogue import NOT_THERE, Catalogue, Replicas, hashes_in, site_hashes
-from cmsspark.counting.pre_aggregate import ACCESS, BIN, COLUMNS, StreamAggregator, record_batch
+from cmsspark.counting.pre_aggregate import (
+    ACCESS,
+    BIN,
+    COLUMNS,
+    UNMATCHED_SITE,
+    StreamAggregator,
+    record_batch,
+)
 from cmsspark.sources.formats.fast_json import Groups
 
 if TYPE_CHECKING:
@@ -209,7 +217,9 @@ class EarlierJobs(JobAggregator):
         """Return no rows: bins belong to the day itself."""
         return {}
 
-    def note_rows(self, notes: Sequence[tuple[str, str, int, str]]) -> dict[str, list[Any]]:
+    def note_rows(
+        self, notes: Sequence[tuple[str, str, int, str]], groups: Groups
+    ) -> dict[str, list[Any]]:
         """Return no rows: notes belong to the day itself."""
         return {}
 
@@ -273,18 +283,20 @@ class MergedJobs:
         """Yield rows of ``pre_aggregate.COLUMNS``: one for each job with a dataset, and
         the bins of the others.
         """
-        bins = {"repeated": self.repeated}
+        # By kind of row and name: bins, and the sites of unmatched jobs.
+        counts = Counter({(BIN, "repeated"): self.repeated})
         jobs = iter(self.jobs)
         while part := list(islice(jobs, JOBS_KEPT)):
-            yield from self._accesses(part, bins)
-        names = [name for name, count in bins.items() if count]
-        rows = _empty(len(names))
-        rows["kind"], rows["stream"] = [BIN] * len(names), [self.merge.stream] * len(names)
-        rows["app"], rows["nacc"] = names, [bins[name] for name in names]
-        if names:
+            yield from self._accesses(part, counts)
+        if counts := +counts:
+            rows = _empty(len(counts))
+            rows["kind"], rows["app"] = map(list, zip(*counts, strict=True))
+            rows["stream"], rows["nacc"] = [self.merge.stream] * len(counts), list(counts.values())
             yield record_batch(rows, COLUMNS)
 
-    def _accesses(self, jobs: list[HtcondorJob], bins: dict[str, int]) -> Iterator[pa.RecordBatch]:
+    def _accesses(
+        self, jobs: list[HtcondorJob], counts: Counter[tuple[str, str]]
+    ) -> Iterator[pa.RecordBatch]:
         rows = _empty(0)
         for job, match in zip(jobs, self._datasets(jobs), strict=True):
             user = None if job.user is None else self.merge.pseudonym(job.user)
@@ -304,7 +316,7 @@ class MergedJobs:
                     ),
                 )
             if match.bin:
-                bins[match.bin] = bins.get(match.bin, 0) + 1
+                counts.update([(BIN, match.bin), (UNMATCHED_SITE, job.site)])
                 continue
             remote = None if match.is_remote is None else int(match.is_remote)
             values = (

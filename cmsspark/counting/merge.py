@@ -26,6 +26,7 @@ from cmsspark.counting.pre_aggregate import (
     PREFIX,
     QUARANTINE,
     UNMATCHED,
+    UNMATCHED_SITE,
     unmatched_bin,
 )
 from cmsspark.counting.site_pairs import PAIR, PAIR_KEYS, SCAN_COLUMNS
@@ -89,10 +90,12 @@ class Merge:
         self._pairs.add(batch.select(columns).rename_columns([*PAIR_KEYS, *SUMS]))
 
     def _add_side(self, batch: pa.RecordBatch) -> None:
-        columns = (batch[name].to_pylist() for name in ("kind", "stream", "app", "nacc", "detail"))
-        for kind, stream, name, count, detail in zip(*columns, strict=True):
+        names = ("kind", "stream", "app", "nacc", "detail", "site_name")
+        columns = (batch[name].to_pylist() for name in names)
+        for kind, stream, name, count, detail, site in zip(*columns, strict=True):
             if kind == UNMATCHED:
                 self._side[BIN, stream, unmatched_bin(name), None] += count
+                self._side[UNMATCHED_SITE, stream, site, None] += count
                 reconciliation.add(self._unmatched[stream], {name: count})
             elif kind != QUARANTINE:
                 self._side[kind, stream, name, detail] += count

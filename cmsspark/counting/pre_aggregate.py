@@ -138,8 +138,9 @@ HEADS_KEPT: Final = 10_000
 #: ``UNMATCHED``: records of files that the shuffle join has not found, by the prefix of
 #: their names.
 ACCESS, BIN, QUARANTINE, PREFIX, UNMATCHED = "access", "bin", "quarantine", "prefix", "unmatched"
-#: Kind of rows with the accesses without bytes of their own and their bytes (rule 11).
-SET_ASIDE = "set_aside"
+#: Kinds of rows with the accesses without bytes of their own and their bytes (rule 11),
+#: and with the unmatched records of a site (rule 73).
+SET_ASIDE, UNMATCHED_SITE = "set_aside", "unmatched_site"
 
 #: (name, type) of each column of the result of a scan.
 COLUMNS: Final = (
@@ -273,6 +274,8 @@ class StreamAggregator:
     unmatched: Counter[str] = field(default_factory=Counter)
     #: Records of such files by the first directories of their names that are not in bins yet.
     _heads: dict[bytes, int] = field(default_factory=dict)
+    #: Unmatched records by the number of their group.
+    _unmatched_of_group: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
     _parts: list[Columns] = field(default_factory=list)
     _pending: int = 0
     #: The sums by dataset and (site, app, user), and their number of rows.
@@ -295,6 +298,9 @@ class StreamAggregator:
         self.bins.update({**counts, "malformed": len(batch.malformed)})
         if batch.deletion:
             self.bins["deletion"] += batch.deletion
+        if batch.unnamed:
+            groups = np.array(list(batch.unnamed), np.int64)
+            self._count_unmatched(np.repeat(groups, list(batch.unnamed.values())))
         if batch.set_aside:
             self.set_aside.update(nacc=batch.set_aside, read_bytes=batch.set_aside_bytes)
         self.out_of_day.update(batch.out_of_day)
@@ -314,15 +320,25 @@ class StreamAggregator:
         pairs = self._catalogue().lookup([lfn.encode() for lfn in batch.lfns])
         matched, unmatched = _split(pairs)
         self._bin(reconciliation.heads(batch.lfns[row] for row in unmatched.tolist()))
+        if len(unmatched):
+            self._count_unmatched(np.array(batch.groups, np.int64)[unmatched])
         self._keep(pairs, matched, collect_measures(batch, matched))
 
     def _attach_packed(self, packed: Packed) -> None:
         pairs = self._catalogue().lookup_hashes(packed.hashes, packed.name)
         matched, unmatched = _split(pairs)
         packed.add_heads(unmatched, self._heads)
+        if len(unmatched):
+            self._count_unmatched(packed.groups[unmatched])
         if len(self._heads) > HEADS_KEPT:
             self._bin_heads()
         self._keep(pairs, matched, packed_measures(packed, matched))
+
+    def _count_unmatched(self, groups: Longs) -> None:
+        """Count unmatched records, of which each has a group, by site in the end."""
+        counts = np.bincount(groups, minlength=len(self._unmatched_of_group))
+        counts[: len(self._unmatched_of_group)] += self._unmatched_of_group
+        self._unmatched_of_group = counts
 
     def _bin_heads(self) -> None:
         heads, self._heads = self._heads, {}
@@ -423,14 +439,22 @@ class StreamAggregator:
         named += [(f"generation {name}", count, None) for name, count in self.generations.items()]
         return self._side_rows(named, self.quarantined)
 
-    def note_rows(self, notes: Sequence[tuple[str, str, int, str]]) -> dict[str, list[Any]]:
+    def note_rows(
+        self, notes: Sequence[tuple[str, str, int, str]], groups: Groups
+    ) -> dict[str, list[Any]]:
         """Return the notes of a reader (kind, name, count, detail), the prefixes of
-        unmatched files and what is set aside as rows.
+        unmatched files, the sites of unmatched records and what is set aside as rows.
 
         The name is in ``app``, the count in ``nacc``.
         """
+        sites: Counter[str] = Counter()
+        numbers = np.flatnonzero(self._unmatched_of_group)
+        places, counts = groups.rows.columns(0)[2][numbers], self._unmatched_of_group[numbers]
+        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+            sites[groups.places.values_by_number[place][0]] += count
         notes = [
             *notes,
+            *((UNMATCHED_SITE, name, count, "") for name, count in sites.items()),
             *((PREFIX, name, count, "") for name, count in self.unmatched.items()),
             *((SET_ASIDE, name, min(n, MAX_SUM), "") for name, n in self.set_aside.items() if n),
         ]

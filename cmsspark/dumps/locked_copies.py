@@ -74,6 +74,8 @@ BLOCKS: Final = ("block_count", "full_block_count")
 #: production account has a bit from ``FIRST_ACCOUNT`` on.
 LOCK_BITS: Final = {"ok": 1, "replicating": 2, "stuck": 4, "sync": 8, "other": 16}
 FIRST_ACCOUNT: Final = 5
+#: What the rules of all accounts for synchronisation are called together.
+SYNC_RULES: Final = "sync-rules"
 _PAIR: Final = ("dataset", "rse")
 _NAMED: Final = ("hash", "check")
 _LOCK: Final = ("rule_high", "rule_low", "has_rule", "element", "state", "updated_ms", "rse")
@@ -121,7 +123,7 @@ class NamedFileMapper:
 @dataclass(frozen=True)
 class CopyMerge:
     """Merges the files, and the locks of the rules, of one key. ``is_tape``: of each
-    storage element by number; ``count``: how many datasets DBS numbers.
+    storage element by number. ``count``: how many datasets DBS numbers.
     """
 
     keys: int
@@ -410,16 +412,18 @@ def _sum_datasets(
         "block_count": np.ones(len(block), np.int64),
         "full_block_count": is_full.astype(np.int64),
     }
-    lock_sums = _hold(in_locks, dataset, locks)
+    lock_sums, rules = _hold(in_locks, dataset, locks)
     of_pairs = group_rows(copies, _PAIR, counts=(*COUNTS, *BLOCKS), sums=SUMS, largest=LARGEST)
     joined_rows = _join_pairs(of_pairs, lock_sums)
     joined_rows["dataset_block_count"] = listed[joined_rows["dataset"]]
-    return KeyedRows(key, COPIES, joined_rows, {"dataset": datasets})
+    return KeyedRows(key, COPIES, joined_rows, {"dataset": datasets, "rules": rules})
 
 
-def _hold(block: Longs, dataset: Longs, locks: Sequence[KeyedRows]) -> Columns:
+def _hold(
+    block: Longs, dataset: Longs, locks: Sequence[KeyedRows]
+) -> tuple[Columns, pa.StringArray]:
     """Return how many blocks the locks of each (dataset, RSE) hold, and how many rules
-    these are. ``dataset``: of each block.
+    these are; and the texts that ``rules`` numbers. ``dataset``: of each block.
     """
     names = ("rse", "rule_high", "rule_low", "has_rule", "bits")
     rows = {"block": block, **join_columns(locks, names)}
@@ -445,14 +449,42 @@ def _hold(block: Longs, dataset: Longs, locks: Sequence[KeyedRows]) -> Columns:
     )
     of_rules = {name: values[order] for name, values in of_rules.items()}
     starts = find_starts(of_rules["dataset"], of_rules["rse"])
+    first_of_rule = find_starts(*(of_rules[name] for name in (*_PAIR, *names[1:4])))
     once = np.zeros(len(order), np.int64)
-    once[find_starts(*(of_rules[name] for name in (*_PAIR, *names[1:4])))] = 1
+    once[first_of_rule] = 1
     once *= of_rules["has_rule"]
     empty = np.zeros(0, np.int64)
+    rule_bits = np.bitwise_or.reduceat(of_rules["bits"], first_of_rule) if len(starts) else empty
+    texts = _production_rules(
+        {name: values[first_of_rule] for name, values in of_rules.items()} | {"bits": rule_bits},
+        np.searchsorted(first_of_rule, starts),
+    )
     return sums | {
         "rule_count": np.add.reduceat(once, starts) if len(starts) else empty,
         "bits": np.bitwise_or.reduceat(of_rules["bits"], starts) if len(starts) else empty,
-    }
+        "rules": np.arange(1, len(starts) + 1),
+    }, texts
+
+
+def _production_rules(rules: Columns, starts: Longs) -> pa.StringArray:
+    """Return null, and for the rules from each of ``starts`` on the ids of those of
+    production, sorted, joined by commas, with :data:`SYNC_RULES` for all of sync.
+    """
+    import pyarrow as pa
+
+    texts: list[str | None] = [None]
+    is_production = (rules["bits"] >> FIRST_ACCOUNT > 0) & (rules["has_rule"] > 0)
+    is_sync = rules["bits"] & LOCK_BITS["sync"] > 0
+    highs, lows = (rules[name].view(np.uint64) for name in ("rule_high", "rule_low"))
+    for first, last in zip(starts, np.append(starts[1:], len(highs)), strict=True):
+        chosen = first + np.flatnonzero(is_production[first:last])
+        ids = sorted(
+            f"{high:016x}{low:016x}"
+            for high, low in zip(highs[chosen].tolist(), lows[chosen].tolist(), strict=True)
+        )
+        ids += [SYNC_RULES] if is_sync[first:last].any() else []
+        texts.append(",".join(ids) or None)
+    return pa.array(texts, pa.string())
 
 
 def _join_pairs(copies: Columns, lock_sums: Columns) -> Columns:

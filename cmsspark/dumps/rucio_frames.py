@@ -42,7 +42,7 @@ def rucio_frames(
 ) -> dict[str, pl.DataFrame]:
     """Return the frames ``names``: ``rse_sums``, ``last_access``, ``differences``.
 
-    ``datasets``: the names of those of DBS, by number; ``rses``: of storage elements;
+    ``datasets``: the names of those of DBS, by number. ``rses``: of storage elements.
     ``storage``: the site and kind of each. Raises DataError (65) on 64-bit overflow.
     """
     by_kind = rows_by_kind(rows)
@@ -65,8 +65,8 @@ def _rse_sums(
     """Return the file replicas by (``rse``, ``dataset_name``: null for files in no
     block), with ``site_name`` and ``kind``.
 
-    ``file_count``, ``bytes``; ``new_file_count``, ``new_bytes``: of those made on the
-    day; ``accessed_file_count``; ``created_ms``, ``last_access_ms``: the largest, or
+    ``file_count``, ``bytes``. ``new_file_count``, ``new_bytes``: of those made on the
+    day; ``accessed_file_count``. ``created_ms``, ``last_access_ms``: the largest, or
     null.
     """
     nodes = pl.Series(list(rses), dtype=pl.String)
@@ -182,10 +182,11 @@ def copy_frames(
     of_all = present.filter(pl.col("rse") < 0).select("dataset_name", dbs_file_count="count")
     by_rse_present = present.select("dataset_name", "rse", dbs_present_count="count")
     of_dbs = pl.DataFrame({"dataset_name": datasets}).join(of_all, "dataset_name", "left")
+    kinds = {"dataset_name": pl.String, "production_rules": pl.String}
     copies = pl.concat(
         [
-            pl.DataFrame(schema={"dataset_name": pl.String, **dict.fromkeys(_COPIES, pl.Int64)}),
-            *(_name_datasets(entry).select("dataset_name", *_COPIES) for entry in by_kind[COPIES]),
+            pl.DataFrame(schema=kinds | dict.fromkeys(_COPIES, pl.Int64)),
+            *(_name_copies(entry).select(*kinds, *_COPIES) for entry in by_kind[COPIES]),
         ]
     )
     bits = copies["bits"].unique().to_list()
@@ -230,6 +231,11 @@ def _summed(rows: Sequence[KeyedRows], names: Sequence[str], keys: Sequence[str]
     frame = pl.DataFrame(join_columns(rows, names), schema=dict.fromkeys(names, pl.Int64))
     sums = [exact_sum(name) for name in names if name not in keys]
     return in_64_bits(frame.group_by(keys).agg(sums))
+
+
+def _name_copies(rows: KeyedRows) -> pl.DataFrame:
+    rules = pl.Series(values=rows.names["rules"], dtype=pl.String).gather(rows.columns["rules"])
+    return _name_datasets(rows).with_columns(production_rules=rules)
 
 
 def _name_datasets(rows: KeyedRows) -> pl.DataFrame:

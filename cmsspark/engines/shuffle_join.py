@@ -72,7 +72,6 @@ def attach(
     changed = {
         "kind": F.when(unmatched, UNMATCHED).otherwise(F.col("kind")),
         "dataset_name": F.col("joined_name"),
-        "site_name": F.when(~unmatched, F.col("site_name")),
         "app": F.when(unmatched, F.col("prefix")).otherwise(F.col("app")),
         "user": F.when(~unmatched, F.col("user")),
         "remote_nacc": F.when(

@@ -195,7 +195,7 @@ class TaskContext:
             rows = aggregator.rows(*arguments)
             last = (rows, aggregator.site_pairs.rows(aggregator.stream), aggregator.bin_rows())
         if is_last and not self.single_accesses:
-            last = (*last, aggregator.note_rows(reader.notes()))
+            last = (*last, aggregator.note_rows(reader.notes(), reader.groups))
         for rows in (aggregator.drain(*arguments), *last):
             if rows:
                 columns = aggregator.columns or self.columns()

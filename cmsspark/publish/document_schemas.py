@@ -11,7 +11,15 @@ from typing import Any, Final
 from cmsspark.base.resources import resource
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.publish.completeness import MAX_GONE_LISTED, select_bins
-from cmsspark.publish.documents import TYPE_PREFIX, WITHHELD, added_fields, field_name
+from cmsspark.publish.documents import (
+    JOB_COUNT,
+    TYPE_PREFIX,
+    USERS,
+    WITHHELD,
+    added_fields,
+    field_name,
+    is_field,
+)
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
 COMPLETENESS: Final = "completeness"
@@ -25,6 +33,16 @@ _TYPES: Final = {
     "date": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
 }
 _NUMBERS: Final = ("long", "int", "double")
+_WITHHELD: Final = {
+    "type": "boolean",
+    "enum": [True],
+    "description": "distinct_users is left out, because there are fewer than `min_distinct_users` of the settings",
+}
+#: What fields are that documents have and stored rows have not.
+_ADDED: Final = {
+    JOB_COUNT: "nacc again, in documents of the stream condor, where it counts jobs; no other document has it",
+    USERS: "people whose rows the document adds up; documents of a single account have it not",
+}
 _COUNT: Final[Mapping[str, Any]] = {"type": "integer", "minimum": 0}
 _DIGEST: Final[Mapping[str, Any]] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _TEXT: Final[Mapping[str, Any]] = {"type": "string", "minLength": 1}
@@ -53,7 +71,7 @@ def build_schema(table: Table) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required = []
     for column in table.columns:
-        if column.name in ("day", "timestamp"):
+        if not is_field(table, column.name):
             continue
         least = {"minimum": 0} if column.type in _NUMBERS and not column.is_signed else {}
         properties[field_name(column.name)] = {
@@ -61,15 +79,14 @@ def build_schema(table: Table) -> dict[str, Any]:
             **least,
             "description": column.about,
         }
-        is_withheld = column.name == "distinct_users"
-        if is_withheld:
-            about = "distinct_users is left out, because there are fewer than `min_distinct_users` of the settings"
-            properties[WITHHELD] = {"type": "boolean", "enum": [True], "description": about}
-        if not column.nullable and not is_withheld:
+        if column.name == USERS:
+            properties[WITHHELD] = _WITHHELD
+        if not column.nullable and column.name not in (USERS, table.person):
             required.append(field_name(column.name))
     for name in added_fields(table):
-        about = "nacc again, in documents of the stream condor, where it counts jobs; no other document has it"
-        properties[name] = {**_COUNT, "description": about}
+        properties[name] = {**_COUNT, "description": _ADDED[name]}
+        if name == USERS:
+            properties[WITHHELD] = _WITHHELD
     of = "period" if "period" in table.names else "day"
     properties["timestamp"] = {**_COUNT, "description": f"start of the {of}, UTC milliseconds"}
     properties["is_gone"] = {
@@ -180,4 +197,4 @@ def published_tables() -> list[str]:
         entry.name.removesuffix(".yaml") for entry in resource("schemas/tables").iterdir()
     } - {"dbs_STREAM"}
     listed |= {stream.report for stream in STREAMS_BY_NAME.values() if stream.has_report}
-    return sorted(name for name in listed if not stored_table(name).is_private)
+    return sorted(name for name in listed if stored_table(name).is_published)

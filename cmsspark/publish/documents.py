@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property
@@ -31,7 +31,7 @@ MAX_BYTES: Final = 1_000_000
 WITHHELD: Final = "is_distinct_users_withheld"
 #: Beside ``nacc`` in documents of a stream of jobs, which are not accesses.
 JOB_COUNT: Final = "job_count"
-_USERS: Final = "distinct_users"
+USERS: Final = "distinct_users"
 #: The column of the workflow of jobs.
 _WORKFLOW: Final = "workflow"
 #: The tier of datasets that single people make: their names carry accounts.
@@ -77,7 +77,7 @@ def key_columns(table: Table) -> tuple[str, ...]:
 
     Raises UsageError (2) for tables that are not published.
     """
-    if table.is_private:
+    if not table.is_published:
         raise UsageError(
             f"{table.name} is never published: it is private",
             next_step="publish another table of the job",
@@ -93,16 +93,24 @@ def added_fields(table: Table) -> tuple[str, ...]:
     """Return the fields that documents of a table have and its stored rows have not.
 
     ``nacc`` counts jobs where the stream is one of jobs; such a document says so in
-    ``job_count``, too.
+    ``job_count``, too. One that adds up over people says how many they are.
     """
-    return (JOB_COUNT,) if {"stream", "nacc"} <= {*table.names} else ()
+    names = (JOB_COUNT,) if {"stream", "nacc"} <= {*table.names} else ()
+    return (*names, USERS) if table.person else names
+
+
+def is_field(table: Table, name: str) -> bool:
+    """Return whether documents have a column: all but the day, where that is not one of
+    the rows, and the timestamp, which each document has anyway.
+    """
+    return name != "timestamp" and (name != _PERIOD_COLUMN or name in table.keys)
 
 
 @dataclass(frozen=True)
 class DocumentSpec:
     """What all documents of one table and day, or period, have in common.
 
-    ``min_users``: fewer distinct users than this are withheld, but not 0;
+    ``min_users``: fewer distinct users than this are withheld, but not 0.
     ``has_user_datasets``: whether datasets of the tier USER are published.
     """
 
@@ -136,11 +144,7 @@ class DocumentSpec:
     @cached_property
     def fields(self) -> tuple[Column, ...]:
         """The columns that become fields."""
-        return tuple(
-            column
-            for column in self.table.columns
-            if column.name not in (_PERIOD_COLUMN, "timestamp")
-        )
+        return tuple(column for column in self.table.columns if is_field(self.table, column.name))
 
     @cached_property
     def added(self) -> tuple[str, ...]:
@@ -154,11 +158,36 @@ class DocumentSpec:
 
     def leaves_out(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row, or a document, is not published: it is of a dataset
-        whose name carries an account, of reads of the storage system itself, which are
-        no popularity, or of the account of a single person.
+        whose name carries an account, or of reads of the storage system itself, which
+        are no popularity.
         """
-        is_of_person = row.get("account_class") in PERSONS
-        return row.get("app") == STORAGE_APP or is_of_person or self.hides_dataset(row)
+        return row.get("app") == STORAGE_APP or self.hides_dataset(row)
+
+    def published_rows(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows that become documents: stored ones, and instead of those of
+        single people their sums by all that is neither a number nor a name (rule 68).
+
+        ``distinct_users`` of such a row is the number of people. Of a number that does
+        not add up, such as a time, the least counts.
+        """
+        person = self.table.person
+        numbers = [column.name for column in self.table.columns if column.type in ("long", "int")]
+        keys = [name for name in self.table.names if name not in (*numbers, person)]
+        groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+        people: dict[tuple[Any, ...], set[str]] = {}
+        for row in rows:
+            if not person or row.get("account_class", PERSONS[0]) not in PERSONS:
+                yield row
+                continue
+            key = tuple(row[name] for name in keys)
+            sums = groups.setdefault(key, {name: row[name] for name in keys})
+            for name in numbers:
+                values = [value for value in (sums.get(name), row[name]) if value is not None]
+                add = sum if name in self.table.additive else min
+                sums[name] = add(values) if values else None
+            people.setdefault(key, set()).update([row[person]] if row[person] else [])
+        for key, sums in groups.items():
+            yield {**sums, USERS: len(people[key])}
 
     def hides_dataset(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row, or a document, is of a dataset whose name carries an account."""
@@ -184,7 +213,7 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
     Raises BadDocument when the row is of another day, lacks a part of its key, or holds
     a value of another type than its column's.
     """
-    if row.get(_PERIOD_COLUMN, spec.day) != spec.day:
+    if _PERIOD_COLUMN not in spec.table.keys and row.get(_PERIOD_COLUMN, spec.day) != spec.day:
         raise BadDocument(f"{_PERIOD_COLUMN} is another day than the one to publish")
     if row.get("timestamp", spec.timestamp) != spec.timestamp:
         raise BadDocument("timestamp is not the start of the day")
@@ -193,17 +222,24 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
         value = row.get(column.name)
         if value is not None:
             body[column.name] = _typed(column, value)
+    is_of_people = bool(spec.table.person) and USERS in row
     missing = [
-        column.name for column in spec.keys if not column.nullable and column.name not in body
+        column.name
+        for column in spec.keys
+        if not column.nullable
+        and column.name not in body
+        and not (is_of_people and column.name == spec.table.person)
     ]
     if missing:
         raise BadDocument(f"no value for {', '.join(missing)}, which identifies the document")
     key = [body.get(column.name) for column in spec.keys]
-    if _USERS in spec.required and _USERS not in body:
+    if USERS in spec.required and USERS not in body:
         # The schema cannot ask for it: it may be withheld.
-        raise BadDocument(f"no value for {_USERS}")
-    if spec.min_users is not None and 0 < body.get(_USERS, 0) < spec.min_users:
-        del body[_USERS]
+        raise BadDocument(f"no value for {USERS}")
+    if is_of_people:
+        body[USERS] = row[USERS]
+    if spec.min_users is not None and 0 < body.get(USERS, 0) < spec.min_users:
+        del body[USERS]
         body[WITHHELD] = True
     if JOB_COUNT in spec.added and body.get("stream") in STREAMS_OF_JOBS and "nacc" in body:
         body[JOB_COUNT] = body["nacc"]
@@ -229,7 +265,7 @@ def _hides_workflow(spec: DocumentSpec, row: Mapping[str, Any]) -> bool:
     return (
         spec.min_users is not None
         and row.get("type") == "analysis"
-        and row.get(_USERS, 0) < spec.min_users
+        and row.get(USERS, 0) < spec.min_users
     )
 
 

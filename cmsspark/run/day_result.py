@@ -86,6 +86,12 @@ def build_outcome(
     noted = {damage["file"] for damage in summary.damaged}
     left_out = leave_out_damaged(records, summary.bins, inputs.accepted)
     summary.damaged += [damage for damage in left_out if damage["file"] not in noted]
+    for stream, counts in summary.bins.items():
+        of_sites = summary.unmatched_sites.get(stream, Counter()).total()
+        if of_sites != sum(counts.unmatched.values()):
+            raise RuntimeError(
+                f"{stream}: {of_sites} unmatched records have a site, of {counts.as_dict()}"
+            )
     manifest = {
         "damaged": sorted(summary.damaged, key=lambda damage: str(damage["file"])),
         "files_read": {
@@ -96,6 +102,10 @@ def build_outcome(
         "quarantine": quarantine_file,
         **({"quarantine_not_kept": dict(summary.not_kept)} if summary.not_kept else {}),
         "unmatched_prefixes": summary.unmatched_prefixes(),
+        "unmatched_sites": {
+            stream: dict(sorted(counts.items()))
+            for stream, counts in summary.unmatched_sites.items()
+        },
         "set_aside": {
             stream: {name: counts[name] for name in ("nacc", "read_bytes")}
             for stream, counts in summary.set_aside.items()
@@ -405,6 +415,8 @@ def restore_outcome(source: results.CurrentTable, streams: tuple[str, ...]) -> D
     }
     entries["set_aside"] = _of(manifest.set_aside, streams)
     entries["jobs_once"] = _of(manifest.jobs_once, streams)
+    if manifest.unmatched_sites is not None:
+        entries["unmatched_sites"] = _of(manifest.unmatched_sites, streams)
     if earlier := _of(manifest.document.get("earlier_jobs") or {}, streams):
         entries["earlier_jobs"] = earlier
     entries |= {

@@ -100,6 +100,7 @@ def make_table(
     of_day = dump_frames.as_table(job.build(frames, request.day), job.name, request.day)
     table = dump_frames.to_arrow(of_day, stored_table(job.name).arrow())
     more_entries = job.manifest(frames) if job.manifest else {}
+    warnings += more_entries.pop("warnings", [])
     return table, manifest | row_use.describe(uses) | {"warnings": warnings} | more_entries
 
 

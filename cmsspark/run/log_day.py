@@ -122,7 +122,7 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
 
 
 def _read_rses(request: DayRequest, inputs: Inputs) -> Rses | None:
-    """Return the storage elements of a dump of Rucio; None where another source has the replicas."""
+    """Return the storage elements of a dump of Rucio; None if another source has the replicas."""
     if inputs.replicas is None or inputs.replicas.kind != "rucio":
         return None
     from cmsspark.dumps.rucio_scan import read_rses
@@ -151,7 +151,7 @@ def _disk_replicas(
 
 @dataclass
 class LogDayRun:
-    """A run with its resolved inputs. ``opened`` is None where Spark's shuffle join
+    """A run with its resolved inputs. ``opened`` is None if Spark's shuffle join
     attaches the datasets.
     """
 

@@ -34,7 +34,7 @@ from cmsspark.counting.merge import (
     SECONDS,
     SideRow,
 )
-from cmsspark.counting.pre_aggregate import SET_ASIDE
+from cmsspark.counting.pre_aggregate import SET_ASIDE, UNMATCHED_SITE
 from cmsspark.counting.reconciliation import MALFORMED_RECORDS, OTHER, StreamBins
 from cmsspark.filesystems.storage import Files, is_local, local_path
 from cmsspark.run.catalogue_snapshots import open_snapshots
@@ -69,7 +69,7 @@ class FileNotes:
 
 @dataclass(frozen=True)
 class FileRecords:
-    """The records of one file. ``bytes``: as it is stored; ``content_bytes``: after unpacking."""
+    """The records of one file. ``bytes``: as it is stored. ``content_bytes``: after unpacking."""
 
     file: str
     bytes: int
@@ -244,6 +244,8 @@ class ScanSummary:
     sampled: dict[str, drift.Seen] = field(default_factory=dict)
     #: Records whose file is not in DBS, by the beginning of its name.
     prefixes: dict[str, Counter[str]] = field(default_factory=dict)
+    #: Unmatched records by site, by stream (rule 73).
+    unmatched_sites: dict[str, Counter[str]] = field(default_factory=dict)
     #: Numbers of readers, each of a task or a process: ``compiled``, or the reason why not.
     readers: Counter[str] = field(default_factory=Counter)
     #: The fields that any counted access has, by stream: bytes, site, user, app.
@@ -278,6 +280,8 @@ class ScanSummary:
                 summary.files.setdefault(stream, FileNotes()).add(name, count, detail or "")
             elif kind == "prefix":
                 summary.prefixes.setdefault(stream, Counter())[name] += count
+            elif kind == UNMATCHED_SITE:
+                summary.unmatched_sites.setdefault(stream, Counter())[name] += count
             elif kind == SET_ASIDE:
                 summary.set_aside.setdefault(stream, Counter())[name] += count
             elif kind == JOB_SUMS:
@@ -492,7 +496,7 @@ def _copied(files: Files, path: str) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Search:
-    """A search for a column's largest value in a day's logs. ``catalogue``: None where
+    """A search for a column's largest value in a day's logs. ``catalogue``: None if
     no file is looked up.
     """
 
@@ -502,7 +506,7 @@ class _Search:
     catalogue: Catalogue | None
 
     def find(self, source: DayInput) -> Largest | None:
-        """Return the record of a stream with the largest value; None where no value is above 0."""
+        """Return the record of a stream with the largest value; None if no value is above 0."""
         if (
             sum(listed.size for listed in source.files if not is_local(listed.path))
             > MOST_COPIED_BYTES

@@ -10,7 +10,7 @@ record that only wrote is no access.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Final
@@ -60,7 +60,7 @@ ASIDE: Final = ("secondary", "embedded")
 
 
 def line_fields(schema: RecordSchema, shared: Sequence[str], **options: Any) -> RequiredFields:
-    """Return what the compiled line reader looks for; ``shared``: the attributes that
+    """Return what the compiled line reader looks for. ``shared``: the attributes that
     make an access's group.
     """
     (name,) = schema.keys("lfn")
@@ -159,7 +159,7 @@ class AccessDecoder(JsonDecoder):
         lfns = [data.lfn for data in read]
         if self.no_names:
             lfns = [None if lfn in self.no_names else lfn for lfn in lfns]
-        accesses = add_lfns(read, lfns, batch)
+        accesses, unnamed = add_lfns(read, lfns, batch)
         self.add_times(accesses, batch)
         if len(accesses) != len(of_the_day):
             sizes = _sizes(self._read, accesses)
@@ -172,12 +172,16 @@ class AccessDecoder(JsonDecoder):
                 batch.set_aside_bytes += int(sizes[row])
                 sizes[row] = NO_BYTES
         add_bytes(sizes, batch)
+        batch.groups += self._group_numbers(accesses)
+        batch.unnamed.update(self._group_numbers(unnamed))
+
+    def _group_numbers(self, accesses: list[Any]) -> Iterator[int]:
         texts = [map(get, accesses) for get in self._texts]
         meanings = [
             column if meaning is as_is else map(meaning, column)
             for meaning, column in zip(self._meanings, texts, strict=True)
         ]
-        batch.groups += map(self._codes.__getitem__, zip(*meanings, strict=True))
+        return map(self._codes.__getitem__, zip(*meanings, strict=True))
 
     def _number(self, key: tuple[Any, ...]) -> int:
         """Return the number of a group."""

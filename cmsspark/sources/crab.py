@@ -114,8 +114,8 @@ class CrabDecoder:
         groups = map(self._codes.__getitem__, zip(users, apps, sites, strict=True))
         jobs = map(self._jobs.__getitem__, job_ids)
         rows = list(zip(groups, cpu_ms, wall_ms, jobs, positions, strict=True))
-        # A record without a name is only counted; at worst its group is unused.
-        with_lfn = add_lfns(rows, lfns, batch)
+        with_lfn, unnamed = add_lfns(rows, lfns, batch)
+        batch.unnamed.update(row[0] for row in unnamed)
         if batch.cpu_ms is None or batch.wall_ms is None:
             batch.cpu_ms, batch.wall_ms = [], []
         if batch.job_hashes is None or batch.positions is None:

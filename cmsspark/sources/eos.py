@@ -106,7 +106,7 @@ class EosDecoder(AccessDecoder):
             }
 
             def pick_required(data: Mapping[str, Any] | str) -> RequiredFields | None:
-                """Return the fields of a record; None where the keys do not identify its layout."""
+                """Return the fields of a record; None if the keys do not identify its layout."""
                 layout = TEXT if isinstance(data, str) else _find_layout(data)
                 return required[layout] if layout != PREFIXED or "eos.path" in data else None
 

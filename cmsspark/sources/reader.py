@@ -324,7 +324,7 @@ class Reader:
         """Return a batch of whole lines that the caller has read. Line numbers count
         from the start of the chunk.
 
-        Raises DataError (65) where the lines begin as those of a packed file.
+        Raises DataError (65) if the lines begin as those of a packed file.
         """
         if self.is_avro:
             raise TypeError("an Avro file cannot be read in chunks")

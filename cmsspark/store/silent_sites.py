@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.schemas import stored_table
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, LocalFiles
 from cmsspark.store import results
 from cmsspark.store.own_jobs import JOBS
@@ -42,15 +43,22 @@ Counts = Mapping[tuple[str, str], int]
 
 @lru_cache(64)
 def _local_counts(store: str, job: str, day: date, run: str) -> Counts:
-    """Return the records by stream and site of a stored day. ``run`` is a part of the
-    cache's key.
+    """Return the records by stream and site of a stored day of this host. ``run`` is a
+    part of the cache's key.
     """
     files, name = LocalFiles(), JOBS[job].tables[0]
     return _count(files, results.current(files, store, job, name, day), name)
 
 
 def _count(files: Files, current: CurrentTable, name: str) -> Counts:
-    counts: dict[tuple[str, str], int] = {}
+    """Return the records by stream and site: those of the rows, and those that match
+    nothing, which the manifest has. Days that an old version counted lack the latter.
+    """
+    counts = {
+        (stream, site): count
+        for stream, by_site in (current.manifest.unmatched_sites or {}).items()
+        for site, count in by_site.items()
+    }
     for part in stored_parts(files, current, name):
         rows = part_rows(files, part, stored_table(name), (*_KEYS, _COUNT))
         for row in rows.group_by(list(_KEYS)).aggregate([(_COUNT, "sum")]).to_pylist():
@@ -69,7 +77,8 @@ def silent_sites(
     store: str, job: str, day: date, files: Files | None = None
 ) -> tuple[list[dict[str, Any]], str]:
     """Return the rows of ``schemas/tables/silent_sites.yaml`` without ``day``, and a
-    note that says why there are none, if days are missing.
+    note that says why there are none, if days are missing, or of which days unmatched
+    records are not known.
 
     ``files``: of a store that is not on this host's disks.
     """
@@ -99,7 +108,14 @@ def silent_sites(
             f"{len(before)} of the {LOOKED_AT} days before {day} are stored and whole, "
             f"{_ENOUGH} are needed"
         )
-    return _rows(day, counts, before), ""
+    old = [of_day for of_day in sorted(counts) if stored[of_day].manifest.unmatched_sites is None]
+    note = (
+        f"{pluralize(len(old), 'day')} from {old[0]} on, which an earlier version counted, "
+        "without records that match no dataset; cmsspark daily --force counts days again"
+        if old
+        else ""
+    )
+    return _rows(day, counts, before), note
 
 
 def _rows(

@@ -196,7 +196,10 @@ def test_a_fold_is_what_adding_record_by_record_gives(
         )
         assert bins == {**({"read": len(every)} if every else {}), **unmatched}
         assert sum(row["nacc"] for row in rows) + unmatched.total() == len(every)
-        assert sum(row["nacc"] for row in rows_of(task.note_rows([]))) == unmatched.total()
+        notes = rows_of(task.note_rows([], Groups(GROUPS)))
+        for kind in ("prefix", "unmatched_site"):
+            counts = [row["nacc"] for row in notes if row["kind"] == kind]
+            assert sum(counts) == unmatched.total()
 
 
 @settings(deadline=None, max_examples=80)
@@ -334,7 +337,7 @@ def test_bins_days_generations_and_quarantine_leave_as_rows(
                 AccessBatch(
                     read=9,
                     write_only=1,
-                    no_lfn=2,
+                    unnamed=Counter({0: 2}),
                     out_of_day={18_000: 2, 2_932_897: 1},
                     malformed=[Quarantined("part-0", 7, "not a JSON object", raw)],
                     generations={"G1": 3},
@@ -449,7 +452,12 @@ def test_unmatched_files_are_in_their_bins_however_many_directories_are_kept(
             task.add(reader.chunk(lines, "part-0"))
         bins = {row["app"]: row["nacc"] for row in rows_of(task.bin_rows())}
         found.append(
-            (bins, sorted((row["app"], row["nacc"]) for row in rows_of(task.note_rows([]))))
+            (
+                bins,
+                sorted(
+                    (row["app"], row["nacc"]) for row in rows_of(task.note_rows([], reader.groups))
+                ),
+            )
         )
     assert found[0] == found[1]
     assert {

@@ -46,6 +46,8 @@ class StreamCount:
     #: Records out of the day by the day that they name.
     other_days: Counter[str] = field(default_factory=Counter)
     accesses: list[Access] = field(default_factory=list)
+    #: Rule 73: unmatched records by their site.
+    unmatched_sites: Counter[str] = field(default_factory=Counter)
     #: Rule 11: accesses whose bytes are not their own, and these bytes.
     set_aside: Counter[str] = field(default_factory=Counter)
     #: Rule 3: the files of each job; rule 11: the times of the records that count.
@@ -94,6 +96,8 @@ def count_record(
             into.job_files.add((record.job or "", record.lfn))
             into.times.append((record.job, record.cpu_ms, record.wall_ms))
     into.bins[found] += 1
+    if found in UNMATCHED:
+        into.unmatched_sites[record.site] += 1
     if found == "out_of_day":
         assert record.delivered is not None
         into.other_days[record.delivered] += 1

@@ -237,6 +237,13 @@ def dataset_rses(
             ),
             "rule_count": len({rule for _, rule, _, _ in of_locks if rule}),
             "production_accounts": ",".join(sorted(accounts)) or None,
+            "production_rules": ",".join(
+                sorted(
+                    {rule for _, rule, account, _ in of_locks if rule and account in PRODUCTION}
+                )
+                + ["sync-rules"] * ("sync" in accounts)
+            )
+            or None,
             "lock_state": "none"
             if not lock_blocks and not locked
             else "full"

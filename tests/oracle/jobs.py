@@ -263,6 +263,10 @@ class JobCount:
     #: Ids of all jobs with a record that may count.
     ids: set[str] = field(default_factory=set)
 
+    def unmatched_sites(self) -> Counter[str]:
+        """Rule 73: the sites of jobs without a dataset in DBS."""
+        return Counter(job.record.site_name for job in self.jobs if job.input != "dataset")
+
     def reconciliation(self) -> dict[str, object]:
         return {
             "read": sum(self.bins.values()),

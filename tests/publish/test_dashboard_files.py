@@ -140,6 +140,29 @@ def rows_on_costs(table: str, day: date) -> list[dict[str, Any]]:
     return rows
 
 
+def rows_by_schema(table: str, day: date) -> list[dict[str, Any]]:
+    """Rows of a table by its columns: two of four have a text in common, each second
+    flag is true, numbers differ.
+    """
+    events, classes = ("stuck", "new", "suspended", "endless"), ("production", "user", "group")
+    rows = []
+    for number in range(4):
+        values = {
+            "string": lambda name, number=number: f"{name} {number // 2}",
+            "boolean": lambda name, number=number: number % 2 == 1,
+            "date": lambda name: day,
+        }
+        row = {
+            column.name: values[column.type](column.name)
+            if column.type in values
+            else 10 * number + place
+            for place, column in enumerate(stored_table(table).columns, 1)
+        }
+        row |= {"timestamp": start_ms(day), "event": events[number]}
+        rows.append(row | {"account_class": classes[number % 3]})
+    return rows
+
+
 def spec_of(table: str, day: date) -> DocumentSpec:
     return DocumentSpec(stored_table(table), day, PRODUCER, table)
 
@@ -161,6 +184,16 @@ def published(store: str) -> dict[str, list[Document]]:
             made[table] += [
                 document(spec_of(table, day), row) for row in rows_on_costs(table, day)
             ]
+        for table in (
+            *("rse_usage", "dataset_rses", "account_usage", "rules_day"),
+            *("silent_sites", "crab_tasks"),
+        ):
+            spec, names = spec_of(table, day), {*stored_table(table).names}
+            rows = [
+                {name: value for name, value in row.items() if name in names}
+                for row in rows_by_schema(table, day)
+            ]
+            made[table] += [document(spec, row) for row in spec.published_rows(rows)]
         bins = {
             "read": 100,
             "matched": 90,
@@ -259,14 +292,16 @@ def nested(buckets: list[tuple[str, dict[str, Any]]], metrics: dict[str, Any]) -
 
 def fitting(query: str, published: dict[str, list[Document]]) -> list[Document]:
     """The documents that a query is to find while every filter is at All."""
-    query = query.replace("data.stream", "stream")
+    query = re.sub(r"\bdata\.", "", query)
     (kind,) = re.findall(r"metadata\.type:(\w+)", query)
     jobs = f"stream:({' OR '.join(STREAMS_OF_JOBS)})"
     made = published[kind]
     if "hpc:*" in query:
         return [body for body in made if "hpc" in body]
-    if found := re.search(r"outcome:\((\w+) OR (\w+)\)", query):
-        return [body for body in made if body["outcome"] in found.groups()]
+    if found := re.search(r"(outcome|event):\((\w+) OR (\w+)\)", query):
+        return [body for body in made if body[found[1]] in found.groups()[1:]]
+    if found := re.search(r"(is_test|is_new):(true|false)", query):
+        return [body for body in made if body[found[1]] == (found[2] == "true")]
     if f"NOT {jobs}" in query:
         return [body for body in made if body["stream"] in ACCESS_STREAMS]
     return [body for body in made if body["stream"] in STREAMS_OF_JOBS] if jobs in query else made

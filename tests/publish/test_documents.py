@@ -8,7 +8,8 @@ import hashlib
 import json
 import math
 import random
-from datetime import date
+from datetime import date, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,10 +36,75 @@ VALUES = st.recursive(
 )
 
 
-def test_rows_of_accounts_of_single_people_are_not_published() -> None:
-    spec = DocumentSpec(stored_table("account_usage"), DAY, "cms-test", "account_usage")
-    left_out = {name for name in CLASSES if spec.leaves_out({"account_class": name})}
-    assert left_out == {"user", "unknown"}
+def people_documents(table: str, rows: list[dict[str, Any]], **options: Any) -> list[Any]:
+    spec = DocumentSpec(stored_table(table), DAY, "cms-test", table, **options)
+    full = [{**dict.fromkeys(spec.table.names), **row, "timestamp": TIMESTAMP} for row in rows]
+    bodies = [document(spec, row) for row in spec.published_rows(full)]
+    for body in bodies:
+        validator_for(table).check(body)
+    return bodies
+
+
+def test_rule_68_accounts_of_single_people_are_published_by_class_and_without_names() -> None:
+    """A class is summed at an RSE by kind of quota, as unlimited ones have no bytes."""
+    names = [column.name for column in stored_table("account_usage").columns]
+    sums = dict.fromkeys((name for name in names if name.endswith(("_bytes", "_count"))), 1)
+    same = {"day": DAY, "rse": "T2_X", "bytes": 5, **sums}
+    rows = [
+        {**same, "account": f"key:{number}", "account_class": of_class, "limit_kind": kind}
+        for number, (of_class, kind) in enumerate(
+            [(name, "limit") for name in (*CLASSES, "user", "user")] + [("user", "none")]
+        )
+    ]
+    rows[-1]["limit_bytes"] = None
+    bodies = people_documents("account_usage", rows, min_users=2)
+    found = {
+        (body["account_class"], body["limit_kind"]): (
+            body.get("account"),
+            body["bytes"],
+            body.get("limit_bytes"),
+            body.get("distinct_users"),
+            body.get("is_distinct_users_withheld"),
+        )
+        for body in bodies
+    }
+    assert len(bodies) == len(found) == 7
+    assert found == {
+        **{
+            (name, "limit"): (f"key:{number}", 5, 1, None, None)
+            for number, name in enumerate(CLASSES)
+            if name not in ("user", "unknown")
+        },
+        ("user", "limit"): (None, 15, 3, 3, None),
+        ("user", "none"): (None, 5, None, None, True),
+        ("unknown", "limit"): (None, 5, 1, None, True),
+    }
+
+
+def test_rule_68_the_oldest_rule_of_people_is_the_oldest_of_all() -> None:
+    same = {"day": DAY, "event": "stuck", "account_class": "user", "activity": "a"}
+    same |= {"did_scope": "cms", "reason": "none", "lock_ok": 0, "lock_replicating": 1}
+    same |= {"lock_stuck": 2, "copies": 1, "rule_count": 2}
+    rows = [{**same, "account": f"k:{n}", "oldest_ms": old} for n, old in enumerate([7, None, 3])]
+    (body,) = people_documents("rules_day", rows)
+    assert (body["oldest_ms"], body["rule_count"], body["distinct_users"]) == (3, 6, 3)
+    assert "account" not in body
+
+
+def test_rule_68_tasks_are_published_without_people_by_the_day_of_their_start() -> None:
+    """Tasks without a user are in the sums, and no people."""
+    same = {"status": "FAILED", "job_type": "Analysis", "split_algo": "Automatic"}
+    same |= {"has_script": False, "task_count": 2, "job_count": 10}
+    before = DAY - timedelta(days=1)
+    rows = [
+        {**same, "day": day, "user": user}
+        for day, user in ((DAY, "k:1"), (DAY, "k:2"), (DAY, None), (before, "k:1"))
+    ]
+    bodies = people_documents("crab_tasks", rows)
+    found = [(body["day"], body["task_count"], body["distinct_users"]) for body in bodies]
+    assert found == [(DAY.isoformat(), 6, 2), (before.isoformat(), 2, 1)]
+    assert all("user" not in body and "k:" not in str(body) for body in bodies)
+    assert len({body["metadata"]["_id"] for body in bodies}) == 2
 
 
 def test_reads_of_the_storage_system_itself_are_not_published() -> None:

@@ -38,7 +38,7 @@ def store(fout: str, back: int, counts: Counts, **manifest: Any) -> None:
     path.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema), path / "part-0.parquet")
     staged.tables[JOB] = {"rows": len(rows), "schema": stored_table(JOB).fingerprint()}
-    staged.commit({"partial": False, **manifest})
+    staged.commit({"partial": False, "unmatched_sites": {}, **manifest})
 
 
 def site(**counts: int) -> Counts:
@@ -91,6 +91,24 @@ def test_partial_and_missing_days_do_not_count_and_too_few_are_a_note(tmp_path: 
     assert not note and (row["stored_days"], row["seen_days"], row["usual"]) == (7, 7, 5)
     store(fout, 0, site(T2_B=5), partial=True)
     assert silent_sites(fout, JOB, LAST)[1] == f"{LAST} is partial: as its manifest says"
+
+
+def test_records_that_match_nothing_count_and_days_without_them_are_named(tmp_path: Path) -> None:
+    """T2_USER is read for files of users alone, T2_B for some of them."""
+    fout = str(tmp_path)
+    for back in range(1, 9):
+        unmatched = {"aaa": {"T2_USER": 150, "T2_B": 60}, "eos": {"T2_CH_CERN": 3}}
+        store(fout, back, site(T2_B=40), unmatched_sites=unmatched)
+    store(fout, 0, site(T2_B=1), unmatched_sites={"aaa": {"T2_USER": 2, "T2_B": 9}})
+    rows, note = silent_sites(fout, JOB, LAST)
+    assert not note
+    assert {(row["site_name"], row["kind"]): (row["today"], row["usual"]) for row in rows} == {
+        ("T2_CH_CERN", "silent"): (0, 3),
+        ("T2_USER", "thin"): (2, 150),
+    }
+    store(fout, 3, site(T2_B=40), unmatched_sites=None)
+    rows, note = silent_sites(fout, JOB, LAST)
+    assert "1 day from 2026-01-28 on" in note and [row["seen_days"] for row in rows] == [7, 7]
 
 
 @pytest.mark.parametrize(

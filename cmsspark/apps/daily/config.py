@@ -279,8 +279,14 @@ def daily_config(settings: Settings) -> DailyConfig:
     """
     section = settings.section(_Section, "daily")
     policies = msgspec.structs.asdict(section.sources)
+    jobs = {job.name: job for job in (_job(settings, str(name)) for name in section.jobs)}
+
+    def depth(job: Job) -> int:
+        """Return how many jobs a job stands behind, of which each reads the one before."""
+        return max((1 + depth(jobs[name]) for name in job.after if name in jobs), default=0)
+
     return DailyConfig(
-        jobs=tuple(_job(settings, str(name)) for name in section.jobs),
+        jobs=tuple(sorted(jobs.values(), key=depth)),
         days=section.days,
         publish=bool(settings.publishing) if section.publish is None else section.publish,
         parallel=section.parallel,

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.base.access import AccessBatch
+from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.arrays import Longs, sums_by_group
 from cmsspark.counting.catalogue import hash_all, name_hash
 from cmsspark.counting.htcondor_jobs import EARLIER, JOB, JOB_COLUMNS, id_hashes
@@ -124,7 +124,9 @@ class EarlierIds(FeedAggregator):
         """Return no rows: bins belong to the day itself."""
         return {}
 
-    def note_rows(self, notes: Sequence[tuple[str, str, int, str]]) -> dict[str, list[Any]]:
+    def note_rows(
+        self, notes: Sequence[tuple[str, str, int, str]], groups: Sequence[Group]
+    ) -> dict[str, list[Any]]:
         """Return no rows: notes belong to the day itself."""
         return {}
 

@@ -73,6 +73,17 @@ def _more(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
     return log_last_access(files, request) | deletable_bytes(files, request)
 
 
+def _entries(frames: Frames) -> dict[str, Any]:
+    """Return a warning where the locks of the day are not known."""
+    if "deletable" in frames:
+        return {}
+    text = (
+        f"{_COPIES} of this day is not stored: deletable_bytes is null, and is_candidate ignores"
+        f" rules and last copies; run_spark {_COPIES}, then this job again"
+    )
+    return {"warnings": [text]}
+
+
 def deletable_bytes(files: Files, request: JobRequest) -> dict[str, pl.DataFrame]:
     """Return how much of each dataset may go, by ``dataset_rses`` of the day; no frame
     where it is not stored.
@@ -145,6 +156,8 @@ JOB: Final = DumpJob(
     rucio=("DIDS",),
     rucio_frames=("rse_sums", "last_access"),
     more=_more,
+    manifest=_entries,
+    after=("data_aggregation", _COPIES),
     options=(
         click.option(
             "--months",

@@ -116,5 +116,6 @@ JOB: Final = DumpJob(
     more=log_last_access,
     manifest=checks,
     by_dataset=True,
+    after=("data_aggregation",),
     about="Datasets at storage elements: how complete, what rules hold, what may go",
 ).declare(__name__)

@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
     from cmsspark.store.results import CurrentTable
 
+#: The job whose stored days are compared.
+_OF: Final = "data_aggregation"
 JOB: Final = Job(
     "silent_sites",
     "Sites of which a stream has no record on a day, or hardly any",
     ("silent_sites",),
     needs_spark=False,
+    after=(_OF,),
     module=__name__,
 )
-#: The job whose stored days are compared.
-_OF: Final = "data_aggregation"
 
 
 def run(

@@ -89,7 +89,7 @@ class _DuplicateKey(Exception):
 
 
 def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
-    """Return the template of a line (without its newline); None where it has none that
+    """Return the template of a line (without its newline); None if it has none that
     other lines could fit.
 
     It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes,
@@ -129,7 +129,7 @@ def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """Return the parts of ``key=value&...`` by their keys; empty where another part is
+    """Return the parts of ``key=value&...`` by their keys; empty if another part is
     there, or a key twice.
     """
     parts = [part.partition("=") for part in text.split("&")]
@@ -360,10 +360,10 @@ class FastLineReader:
             if version and count:
                 batch.generations[version] = batch.generations.get(version, 0) + count
         batch.read += read
-        deletion, write_only, no_lfn, out_of_day = self._lines.bins()
+        deletion, write_only, unnamed, out_of_day = self._lines.bins()
         batch.deletion += deletion
         batch.write_only += write_only
-        batch.no_lfn += no_lfn
+        batch.unnamed.update(unnamed)
         set_aside, set_aside_bytes = self._lines.set_aside()
         batch.set_aside += set_aside
         batch.set_aside_bytes += set_aside_bytes
@@ -492,9 +492,9 @@ def fast_access_lines(
     )
 
     def finish(batch: AccessBatch) -> None:
-        write_only, no_lfn = lines.bins()
+        write_only, unnamed = lines.bins()
         batch.write_only += write_only
-        batch.no_lfn += no_lfn
+        batch.unnamed.update(unnamed)
 
     return FastKeyReader(lines, finish, has_accesses=True)
 
@@ -505,7 +505,7 @@ def fast_job_lines(
     add: Callable[[list[tuple[Any, ...]], AccessBatch], None],
     group: Callable[[tuple[Any, ...]], int] | None = None,
 ) -> FastKeyReader | None:
-    """Return the reader of jobs of ``day``; None where it is not compiled.
+    """Return the reader of jobs of ``day``; None if it is not compiled.
 
     ``add`` takes the records that are in no bin: their values and the time in ms.
     ``group``, where costs are read, numbers (site, subsite, type, cores) of a running
@@ -578,7 +578,7 @@ class FastAvroReader:
     ) -> tuple[AccessBatch, Left] | None:
         """Return the accesses of a file of such ``blocks``, and the records that are left.
 
-        None where the file is not plain, or much of it would be left: nothing of it is
+        None if the file is not plain, or much of it would be left: nothing of it is
         read then. Raises DamagedBlock where a block does not hold what its header says.
         """
         reader = self._reader(fields)
@@ -601,11 +601,12 @@ class FastAvroReader:
             records += count
             if len(numbers) > _FEW + records // _LEFT_OF:
                 return None
-        batch.read, batch.no_lfn = records - len(numbers), reader.unnamed()
+        batch.read = records - len(numbers)
+        batch.unnamed.update(reader.unnamed())
         return batch, Left(numbers, b"".join(parts))
 
     def _reader(self, fields: Mapping[str, Any]) -> Any:
-        """Return what reads records of these fields; None where they are not plain."""
+        """Return what reads records of these fields; None if they are not plain."""
         if _plain_avro is None:
             return None
         kinds = [tuple(kind) if isinstance(kind, list) else (kind,) for kind in fields.values()]

@@ -63,7 +63,7 @@ class CheckedRecord(msgspec.Struct, gc=False):
 
 
 def line_type(name: str, data: Any, **attributes: Any) -> Any:
-    """Return the type of a line with such ``data``; ``attributes``: of the class."""
+    """Return the type of a line with such ``data``. ``attributes``: of the class."""
     fields: list[Any] = [("data", data), ("metadata", Metadata | None, None)]
     return msgspec.defstruct(name, fields, gc=False, namespace=attributes)
 
@@ -249,19 +249,19 @@ class JsonDecoder(ABC):
         return True
 
 
-def add_lfns(data: list[Any], names: list[str | None], batch: AccessBatch) -> list[Any]:
+def add_lfns(
+    data: list[Any], names: list[str | None], batch: AccessBatch
+) -> tuple[list[Any], list[Any]]:
     """Append the logged ``names``, normalised (rule 10), to the batch's lfns; returns
-    the data of records with a name.
-
-    Records without a name are counted as no_lfn.
+    the data of records with a name, and of those without one.
     """
-    lfns = normalised_lfns(names)
+    lfns, unnamed = normalised_lfns(names), []
     if "" in lfns:
+        unnamed = [record for record, lfn in zip(data, lfns, strict=True) if not lfn]
         data = [record for record, lfn in zip(data, lfns, strict=True) if lfn]
-        batch.no_lfn += len(lfns) - len(data)
         lfns = [lfn for lfn in lfns if lfn]
     batch.lfns += lfns
-    return data
+    return data, unnamed
 
 
 def add_bytes(sizes: list[Any], batch: AccessBatch) -> None:

@@ -357,7 +357,7 @@ cdef class AccessLines(KeyLines):
         self.site, self.server, self.source, self.target, self.source_status, self.target_status = ends
 
     def bins(self):
-        """Since the last call: write-only records and records without a name."""
+        """Since the last call: write-only records, and records without a name by their group."""
         found = self.write_only, self.group_keys.unnamed()
         self.write_only = 0
         return found

@@ -101,10 +101,11 @@ cdef class Keys:
     cdef list memos
     cdef Memo groups
     cdef GroupRows rows
-    cdef int64_t no_lfn
+    cdef dict unnamed_counts  # accesses without a name, by their group
     # The texts of the accesses that have no group yet, by their place in the group.
     cdef Text waiting[TEXTS * TOGETHER]
     cdef int waiting_count
     cdef Py_ssize_t write(self, Text* texts, Columns columns, Bytes* name) except -1
     cdef int settle(self, Columns columns) except -1
-    cdef int64_t unnamed(self) noexcept
+    cdef int count_unnamed(self, Text* texts) except -1
+    cdef dict unnamed(self)

@@ -368,6 +368,7 @@ cdef class Keys:
             raise ValueError("more texts than there are places")
         self.memos = [Memo(number_of, True) for number_of in shared]
         self.groups = Memo(group, False)
+        self.unnamed_counts = {}
 
     cdef Py_ssize_t write(self, Text* texts, Columns columns, Bytes* name) except -1:
         """Write the name into ``columns``. Returns its size; counts an access without a name.
@@ -380,7 +381,7 @@ cdef class Keys:
             self.settle(columns)
         size = columns.write(texts[0], name)
         if not size:
-            self.no_lfn += 1
+            self.count_unnamed(texts)
             return 0
         for place in range(1, self.texts):
             self.waiting[place * TOGETHER + self.waiting_count] = texts[place]
@@ -408,8 +409,20 @@ cdef class Keys:
         self.rows.find_all(groups, count, columns._groups + columns.count - count, 1)
         return 0
 
-    cdef int64_t unnamed(self) noexcept:
-        """The number of records without a name since the last call."""
-        cdef int64_t found = self.no_lfn
-        self.no_lfn = 0
-        return found
+    cdef int count_unnamed(self, Text* texts) except -1:
+        """Count an access without a name in its group."""
+        cdef int64_t numbers[TEXTS]
+        cdef int place, parts = self.texts - 1, persons = 0 if self.rows is None else 2
+        for place in range(parts):
+            numbers[place] = (<Memo>self.memos[place]).number(texts[place + 1].at, texts[place + 1].size)
+        group = self.groups.number(<Bytes>&numbers[persons], 8 * (parts - persons))
+        if self.rows is not None:
+            group = self.rows.add(numbers[0], numbers[1], group)
+        self.unnamed_counts[group] = self.unnamed_counts.get(group, 0) + 1
+        return 0
+
+    cdef dict unnamed(self):
+        """The accesses without a name since the last call, by their group."""
+        counts = self.unnamed_counts
+        self.unnamed_counts = {}
+        return counts

@@ -52,7 +52,7 @@ cdef class Records:
         set_fields(&self.fields, fields, MOST_BRANCHES)
 
     def unnamed(self):
-        """The number of records without a file name since the last call."""
+        """The records without a file name since the last call, by their group."""
         return self.keys.unnamed()
 
     def read(self, block, Py_ssize_t count, Columns columns, int64_t first_record=0):

@@ -124,8 +124,8 @@ cdef class Lines(LineReader):
         return found
 
     def bins(self):
-        """Since the last call: deletions, write-only records, records without a name, and timestamps of records of other
-        days.
+        """Since the last call: deletions, write-only records, records without a name by their group, and timestamps of
+        records of other days.
         """
         found = self.deletion, self.write_only, self.group_keys.unnamed(), self.days()
         self.deletion = self.write_only = 0

@@ -138,7 +138,13 @@ _RUCIO_COLUMNS: Final = {
     "Dataset": ("dataset_name", "string", "the dataset"),
     "RSE": ("rse", "string", "the storage element"),
     "Tier": ("split_part(site_name, '_', 1)", "string", "T0, T1, T2 or T3"),
-    "C": ("split_part(site_name, '_', 2)", "string", "the country"),
+    "Country": ("split_part(site_name, '_', 2)", "string", "the country"),
+    "RseKind": (
+        "CASE WHEN regexp_matches(rse, '(Temp|temp|TEMP)$') THEN 'temp'"
+        " WHEN regexp_matches(rse, '(Test|test|TEST)$') THEN 'test' ELSE 'prod' END",
+        "string",
+        "prod, test or temp, by the end of the name; _Test and _Temp are not in dataset_rses",
+    ),
     "SizeBytes": ("bytes", "long", "bytes there"),
     "LastAccess": (
         "accessed_ms // 1000",
@@ -166,6 +172,11 @@ _RUCIO_COLUMNS: Final = {
         "blocks with a lock of an account of production, without sync",
     ),
     "ProdAccounts": ("production_accounts", "string", "accounts of production, joined by commas"),
+    "BlockRuleIDs": (
+        "production_rules",
+        "string",
+        "their rules, joined by commas, sync-rules for all of sync; CMSSpark's has those with a lock that is OK",
+    ),
 }
 _RUCIO: Final = "cmsspark_rucio_datasets"
 #: The views by name: jobs of a workflow at all sites, with its numbers at T1 and T2
@@ -349,7 +360,7 @@ def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpView]
     """Find the tables of the dumps that belong to a day, and notes: the folder of each
     kind, or why there is none.
 
-    Raises InputMissing (66) where there is no dump of any kind.
+    Raises InputMissing (66) if there is no dump of any kind.
     """
     tables: list[DumpView] = []
     notes: list[str] = []

@@ -47,6 +47,20 @@ def test_wrong_settings_are_reported_with_their_line(place: Mornings, wrong: str
     assert "planted" not in error.value.text()
 
 
+def test_a_job_that_reads_results_of_others_runs_behind_them(place: Mornings) -> None:
+    """Candidates for deletion need what rules hold, and that the accesses of the day."""
+    names = ("silent_sites", "dataset_last_access", "dataset_rses", "dbs_events")
+    for jobs, order in (
+        (names, [names[0], names[2], names[3], names[1]]),
+        (
+            (*names, "data_aggregation"),
+            ["dbs_events", "data_aggregation", names[0], names[2], names[1]],
+        ),
+    ):
+        place.daily_settings = f"daily:\n  jobs: [{', '.join(jobs)}]\n"
+        assert [job.name for job in daily_config(place.settings()).jobs] == order
+
+
 def test_files_of_mail_and_push_lie_beside_the_settings(place: Mornings) -> None:
     place.daily_settings = (
         "daily:\n  mail: {to: [a@b], from: c@d, security: tls, user: me, password_file: secret, ca: ca.pem}\n"

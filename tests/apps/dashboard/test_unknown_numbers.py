@@ -247,11 +247,32 @@ def test_replicas_are_those_of_rucio_where_only_they_are_stored(tmp_path: Path) 
         "present_file_count": 1,
     }
     store_table(store, "dbs_rucio", FIRST, [replica])
+    sums = dict.fromkeys(("locked_bytes", "deletable_bytes", "only_copy_bytes"), 0)
+    copy = {"dataset_name": name, "site_name": site, "lock_state": "none", "rule_count": 1, **sums}
+    copies = [
+        {**copy, "rse": f"{site}_Disk", "bytes": 9, "locked_bytes": 4, "deletable_bytes": 3},
+        {**copy, "rse": f"{site}_Tape", "bytes": 9, "only_copy_bytes": 2, "lock_state": "full"},
+        {**copy, "rse": "T2_X", "site_name": "T2_X", "bytes": 1, "locked_bytes": 1},
+    ]
+    store_table(store, "dataset_rses", FIRST, copies)
     with serving(store, tmp_path / "folders") as running:
         assert [
             line["present_bytes"] for line in download(running, "dataset", "replicas", name=name)
         ] == ["7"]
-        assert [line["disk_bytes"] for line in download(running, "datasets", "datasets")] == ["7"]
+        columns = (
+            "disk_bytes",
+            "locked_bytes",
+            "rule_count",
+            "deletable_bytes",
+            "only_copy_bytes",
+        )
+        shown = download(running, "datasets", "datasets", columns=",".join(columns))
+        assert [[line[column] for column in columns] for line in shown] == [list("75332")]
+        held = download(running, "sites", "held", site=site)
+        assert [list(line.values()) for line in held] == [
+            [f"{site}_Disk", "9", "4", "3", "0", "1", "1"],
+            [f"{site}_Tape", "9", "0", "0", "2", "0", "1"],
+        ]
         assert [
             line["present_bytes"] for line in download(running, "sites", "unused", site=site)
         ] == ["7"]

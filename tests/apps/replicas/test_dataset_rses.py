@@ -601,7 +601,8 @@ def test_the_view_has_the_names_of_cmssparks_index(tmp_path: Path) -> None:
         "Dataset": DATASET,
         "RSE": "T2_X",
         "Tier": "T2",
-        "C": "X",
+        "Country": "X",
+        "RseKind": "prod",
         "SizeBytes": 100,
         "LastAccess": START_MS // 1000 - 1,
         "LastCreate": START_MS // 1000 - 1,
@@ -613,8 +614,9 @@ def test_the_view_has_the_names_of_cmssparks_index(tmp_path: Path) -> None:
         "BlockCount": 2,
         "ProdLockedBlockCount": 1,
         "ProdAccounts": "sync,wma_prod",
+        "BlockRuleIDs": f"{rule_id('r1').hex()},sync-rules",
     }
-    assert (tape["IsLocked"], tape["Type"], tape["C"]) == ("DYNAMIC", "TAPE", "US")
+    assert (tape["IsLocked"], tape["Type"], tape["Country"]) == ("DYNAMIC", "TAPE", "US")
     assert (y["IsLocked"], y["FileCount"], y["ProdAccounts"]) == ("FULLY", 0, None)
     described = database.views["cmsspark_rucio_datasets"]
     assert described.names == list(x)

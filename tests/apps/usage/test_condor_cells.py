@@ -84,6 +84,7 @@ def _check(
     tables: dict[str, list[dict[str, Any]]], manifest: dict[str, Any], wanted: JobCount
 ) -> None:
     assert manifest["reconciliation"] == {"condor": wanted.reconciliation()}
+    assert manifest["unmatched_sites"] == {"condor": wanted.unmatched_sites()}
     assert manifest["out_of_day_by_day"] == {"condor": dict(wanted.other_days)}
     report = next(iter(tables.values()))
     _same_rows(report, report_rows(_streams(wanted), DAY), REPORT_KEY)
@@ -160,6 +161,7 @@ def test_rule_31_ids_kept_from_the_day_before_serve_instead_of_its_logs(
         before["run"],
     )
     assert manifest["reconciliation"] == {"condor": wanted.reconciliation()}
+    assert manifest["unmatched_sites"] == {"condor": wanted.unmatched_sites()}
 
 
 def test_rule_31_kept_ids_of_other_files_do_not_serve(world: Path, tmp_path: Path) -> None:

@@ -134,6 +134,15 @@ def test_every_bin_is_the_oracles(counted: Counted) -> None:
     assert counted.manifest["reconciliation"] == wanted
 
 
+def test_rule_73_unmatched_records_are_in_the_manifest_by_site(counted: Counted) -> None:
+    wanted = {
+        stream: dict(count.unmatched_sites)
+        for stream, count in counted.wanted.streams.items()
+        if count.unmatched_sites
+    }
+    assert counted.manifest["unmatched_sites"] == wanted
+
+
 def test_rule_11_bytes_that_are_set_aside_are_in_the_manifest(counted: Counted) -> None:
     wanted = {
         stream: dict(count.set_aside)

@@ -54,6 +54,10 @@ COLUMNS: Final = (
     Column("disk_bytes", "On disk", "bytes", "over all sites"),
     Column("disk_sites", "Disk sites", "count"),
     Column("tape_bytes", "On tape", "bytes", "over all sites"),
+    Column("locked_bytes", "Locked", "bytes", "copies that a rule of Rucio holds, over all sites"),
+    Column("rule_count", "Rules", "count", "added over storage elements"),
+    Column("deletable_bytes", "Deletable", "bytes", "copies that may go, all of them together"),
+    Column("only_copy_bytes", "Only copies", "bytes", "of files that are nowhere else"),
 )
 _SHOWN: Final = (
     *("dataset_name", "nacc", "distinct_users", "read_bytes", "last_day"),
@@ -77,6 +81,7 @@ _PAGE: Final = 25
 _DAYS: Final = {
     "dbs_events": "day of sizes, events and states in DBS",
     "dbs_phedex": "day of replicas",
+    "dataset_rses": "day of what rules hold",
 }
 _HELP: Final = (
     "Conditions, with commas between them: nacc<10, disk_bytes>5TB, last_day<2025-06-01, data_tier=NANOAOD|MINIAOD, "
@@ -221,6 +226,12 @@ def _facts(request: PageRequest, notes: list[Note]) -> dict[str, dict[str, Any]]
             "SELECT dataset_name, sum(present_bytes) FILTER (kind = 'disk') AS disk_bytes, "
             "count(DISTINCT site_name) FILTER (kind = 'disk' AND present_bytes > 0) AS disk_sites, "
             "sum(present_bytes) FILTER (kind = 'tape') AS tape_bytes FROM {} WHERE day = ? GROUP BY 1"
+        ),
+        ("dataset_rses",): (
+            "SELECT dataset_name, sum(locked_bytes)::BIGINT AS locked_bytes, "
+            "sum(rule_count)::BIGINT AS rule_count, "
+            "sum(deletable_bytes)::BIGINT AS deletable_bytes, "
+            "sum(only_copy_bytes)::BIGINT AS only_copy_bytes FROM {} WHERE day = ? GROUP BY 1"
         ),
     }
     for tables, sql in queries.items():

@@ -120,6 +120,7 @@ def _site_view(
         ui.Control("win", "TB to win", str(goal), kind="number", limits=("1", "1000000")),
     ]
     storage = _storage(request, site, kind, notes)
+    held = optional(notes, "What rules hold", lambda: _held(request, site)) or []
     return ui.Content(
         ui.shown(site),
         [
@@ -133,6 +134,7 @@ def _site_view(
                 if storage
                 else []
             ),
+            *([ui.Section("What rules of Rucio hold there", held)] if held else []),
             ui.Section("What is read there", [_datasets(request, chosen, site)]),
             ui.Section(
                 "Local and remote accesses over time",
@@ -176,6 +178,31 @@ def _storage(request: PageRequest, site: str, kind: str, notes: list[ui.Note]) -
         lambda: site_use.cache_figure(request.database, site),
     )
     return [*ages, *([cache] if cache is not None else [])]
+
+
+def _held(request: PageRequest, site: str) -> list[Any]:
+    """Return a table of the site's storage elements on the newest day of ``dataset_rses``."""
+    if (newest := request.database.newest(("dataset_rses",))) is None:
+        return [ui.Note("No day of what rules hold is stored: run_spark dataset_rses --date DAY")]
+    result = request.database.query(
+        "SELECT rse, sum(bytes)::BIGINT AS bytes, sum(locked_bytes)::BIGINT AS locked_bytes,"
+        " sum(deletable_bytes)::BIGINT AS deletable_bytes,"
+        " sum(only_copy_bytes)::BIGINT AS only_copy_bytes,"
+        " count(*) FILTER (lock_state = 'none') AS free_count, count(*) AS dataset_count"
+        " FROM dataset_rses WHERE day = ? AND site_name = ? GROUP BY 1 ORDER BY 1",
+        [newest[0], site],
+    )
+    columns = (
+        ui.Column("rse", "Storage element"),
+        ui.Column("bytes", "There", "bytes"),
+        ui.Column("locked_bytes", "Locked", "bytes", "copies that a rule holds"),
+        ui.Column("deletable_bytes", "Deletable", "bytes", "all may go together"),
+        ui.Column("only_copy_bytes", "Only copies", "bytes", "of files that are nowhere else"),
+        ui.Column("free_count", "Datasets without a lock", "count"),
+        ui.Column("dataset_count", "Datasets", "count"),
+    )
+    caption = f"Copies in datasets, as of {newest[0]}"
+    return [ui.Table("held", columns, result.rows, caption, lambda: result.table)]
 
 
 def _figures(
