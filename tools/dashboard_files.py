@@ -53,7 +53,7 @@ def _saved(
     references: list[dict[str, str]],
     search: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a saved object; ``search``: the query of its documents."""
+    """Return a saved object. ``search``: the query of its documents."""
     if search is not None:
         attributes["kibanaSavedObjectMeta"] = {"searchSourceJSON": json.dumps(search)}
     return {"type": kind, "id": identity, "attributes": attributes, "references": references}

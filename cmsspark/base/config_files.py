@@ -107,17 +107,17 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
         return file.error(problem, *key, unknown[1], next_step=nearest(unknown[1], _fields(kind)))
     if missing := _MISSING.fullmatch(reason):
         return file.error(f"{dotted or 'the file'} needs `{missing[1]}`", *key)
-    subject = f"each of {dotted}" if in_list else dotted or "the file"
+    subject = f"one of {dotted}" if in_list else dotted or "the file"
     if choices := _choices(kind):
         hint = nearest(values, choices) if isinstance(values, str) else None
         return file.error(
-            f"{subject} is one of {', '.join(choices)}", *key, found=values, next_step=hint
+            f"{subject} is not one of {', '.join(choices)}", *key, found=values, next_step=hint
         )
     expected = _EXPECTED.fullmatch(reason)
     if expected is None:
         return file.error(f"{subject}: {reason}", *key, found=values)
     types = [_TYPE_NAMES.get(name, name) for name in expected[1].split(" | ") if name != "null"]
-    verb, below = ("has", " below it") if types == [_TYPE_NAMES["object"]] else ("is", "")
+    verb, below = ("has no", " below it") if types == [_TYPE_NAMES["object"]] else ("is not", "")
     is_one_value = not isinstance(values, list | dict) and values is not None
     hint = "put it in quotes" if types == [_TYPE_NAMES["str"]] and is_one_value else None
     if types == [_TYPE_NAMES["array"]] and is_one_value:
@@ -231,7 +231,7 @@ class _Parser:
             node = self._compose(content.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise SettingsError(
-                "settings must be UTF-8 text",
+                "settings are not UTF-8 text",
                 where=self._name,
                 found=f"byte {error.start} is not UTF-8",
             ) from None
@@ -244,11 +244,11 @@ class _Parser:
                 mark = getattr(error, "context_mark", None) or mark
             where = self._name if mark is None else f"{self._name}, line {mark.line + 1}"
             raise SettingsError(
-                "settings must be plain YAML", where=where, found=problem
+                "settings are not plain YAML", where=where, found=problem
             ) from None
         except RecursionError:
             raise SettingsError(
-                "settings must be nested a few levels deep",
+                "settings are nested too deep",
                 where=self._name,
                 found="too many levels",
             ) from None
@@ -256,7 +256,7 @@ class _Parser:
             return ConfigFile(self._name, {})
         if not isinstance(node, yaml.MappingNode):
             raise SettingsError(
-                "settings must be `key: value` lines",
+                "settings are not `key: value` lines",
                 where=self._at(node),
                 found=f"a {_kind(node)}",
             )
@@ -297,7 +297,7 @@ class _Parser:
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise SettingsError(
-                    "a key must be a single word",
+                    "a key is not a single word",
                     where=self._at(key_node),
                     found=f"a {_kind(key_node)}",
                 )

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Hashes of many texts, and places of many hashes, at once."""
+"""Hashes of many texts, places of many hashes, and sums of many rows by key, at once."""
 
 from cmsspark.base.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
 
 import numpy as np
 
@@ -12,11 +13,12 @@ include "cmsspark/base/source_digest.pxi"
 
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void*) noexcept nogil
+    bint overflows "__builtin_add_overflow" (int64_t, int64_t, int64_t*) noexcept nogil
 
 cdef enum:
     AHEAD = 64  # look-ups whose memory is asked for before any of them is made
 
-INT32, UINT32, UINT64 = "i", "I", "LQ"
+INT32, UINT32, UINT64, INT64 = "i", "I", "LQ", "lq"
 
 
 def hashes_of_texts(text_ends, text_content, uint64_t seed):
@@ -87,3 +89,123 @@ def find_pairs(wanted_hashes, index_hashes, index_pairs, index_starts, int bits,
                         found[row] = pairs[place]
                     break
     return np.frombuffer(made, np.int32)
+
+
+cdef void* _more(void* old, Py_ssize_t size) except NULL:
+    cdef void* new = realloc(old, size)
+    if new == NULL:
+        raise MemoryError
+    return new
+
+
+cdef class KeyedSums:
+    """Sums of ``width`` columns by key, in a table of open addressing. Nothing is sorted: rows are in the order in which
+    their keys came first.
+    """
+
+    cdef readonly Py_ssize_t count
+    cdef Py_ssize_t width, room, rows_room
+    cdef uint32_t* places  # the row of a key and one, 0 where there is none
+    cdef int64_t* rows  # the key of each row, and its sums
+
+    def __cinit__(self, Py_ssize_t width):
+        self.width = width
+        self._widen(1024)
+
+    def __dealloc__(self):
+        free(self.places)
+        free(self.rows)
+
+    cdef int _widen(self, Py_ssize_t room) except -1:
+        cdef Py_ssize_t row
+        cdef uint32_t* place
+        self.places = <uint32_t*>_more(self.places, room * sizeof(uint32_t))
+        self.room = room
+        for row in range(room):
+            self.places[row] = 0
+        for row in range(self.count):
+            place = self._place(self.rows[row * (self.width + 1)])
+            place[0] = <uint32_t>(row + 1)
+        return 0
+
+    cdef inline uint32_t* _place(self, int64_t key) noexcept nogil:
+        """The place of the key, or the free one for it."""
+        cdef Py_ssize_t at = _spread(key) & (self.room - 1)
+        while self.places[at] and self.rows[(self.places[at] - 1) * (self.width + 1)] != key:
+            at = (at + 1) & (self.room - 1)
+        return &self.places[at]
+
+    def add(self, keys, columns):
+        """Add rows: their keys and ``width`` columns of numbers from 0 on, all int64.
+
+        Raises ValueError where they do not fit each other, and OverflowError with the number of a column of which a sum
+        exceeds 64 bits: the sums are of no use then.
+        """
+        cdef Memory memory = Memory(keys, INT64)
+        cdef const int64_t* of_keys = <const int64_t*>memory.view.buf
+        cdef Py_ssize_t count = memory.count, first, row, end, column, size = self.width + 1
+        cdef const int64_t* values[16]
+        cdef uint32_t* place
+        cdef int64_t* sums
+        memories = [Memory(values_of_column, INT64) for values_of_column in columns]
+        if len(memories) != self.width or self.width > 16:
+            raise ValueError("other columns than the table has")
+        for column in range(self.width):
+            if (<Memory>memories[column]).count != count:
+                raise ValueError("a column of another length")
+            values[column] = <const int64_t*>(<Memory>memories[column]).view.buf
+        for first in range(0, count, AHEAD):
+            end = min(count, first + AHEAD)
+            self._make_room(end - first)
+            for row in range(first, end):
+                prefetch(&self.places[_spread(of_keys[row]) & (self.room - 1)])
+            for row in range(first, end):
+                place = &self.places[_spread(of_keys[row]) & (self.room - 1)]
+                if place[0]:
+                    prefetch(&self.rows[(place[0] - 1) * size])
+            for row in range(first, end):
+                place = self._place(of_keys[row])
+                if not place[0]:
+                    sums = &self.rows[self.count * size]
+                    self.count += 1
+                    place[0] = <uint32_t>self.count
+                    sums[0] = of_keys[row]
+                    for column in range(self.width):
+                        sums[column + 1] = values[column][row]
+                    continue
+                sums = &self.rows[(place[0] - 1) * size]
+                for column in range(self.width):
+                    if overflows(sums[column + 1], values[column][row], &sums[column + 1]):
+                        raise OverflowError(column)
+
+    cdef int _make_room(self, Py_ssize_t more) except -1:
+        """Have room for so many more rows, with at most half of the places used."""
+        cdef Py_ssize_t rows
+        if self.count + more > 0xFFFFFFFF:
+            raise MemoryError
+        if self.count + more > self.rows_room:
+            rows = self.rows_room + self.rows_room // 2 + 1024
+            self.rows = <int64_t*>_more(self.rows, rows * (self.width + 1) * sizeof(int64_t))
+            self.rows_room = rows
+        if 2 * (self.count + more) > self.room:
+            self._widen(2 * self.room)
+        return 0
+
+    def columns(self):
+        """Return the keys and the sums of each column, arrays of int64."""
+        cdef Py_ssize_t column, row, size = self.width + 1
+        cdef int64_t* values
+        arrays = []
+        for column in range(size):
+            made = PyBytes_FromStringAndSize(NULL, self.count * sizeof(int64_t))
+            values = <int64_t*>PyBytes_AS_STRING(made)
+            for row in range(self.count):
+                values[row] = self.rows[row * size + column]
+            arrays.append(np.frombuffer(made, np.int64))
+        return arrays
+
+
+cdef inline uint64_t _spread(int64_t key) noexcept nogil:
+    """Spread the bits of a key over the lowest ones."""
+    cdef uint64_t mixed = <uint64_t>key * 0x9E3779B97F4A7C15ULL
+    return mixed ^ (mixed >> 32)

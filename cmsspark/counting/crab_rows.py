@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.base import buffers
-from cmsspark.base.access import NO_JOB, AccessBatch, Group, Packed, Quarantined, Remote
+from cmsspark.base.access import NO_JOB, AccessBatch, Packed, Quarantined, Remote
 from cmsspark.base.arrays import Longs
 from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue import (
@@ -46,6 +46,7 @@ from cmsspark.counting.pre_aggregate import (
     with_nulls,
 )
 from cmsspark.counting.sums import find_runs
+from cmsspark.sources.formats.fast_json import Groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,13 +154,13 @@ class CrabAggregator(StreamAggregator):
         self._row_count += len(jobs)
 
     def rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         """Return the rows that have not left the task."""
         return self._job_rows(groups, replicas, pseudonym) if self._row_count else {}
 
     def drain(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         """Return the rows, once they are many, else quarantined records, once they are many."""
         if self._row_count >= ROWS_KEPT:
@@ -167,25 +168,25 @@ class CrabAggregator(StreamAggregator):
         return super().drain(groups, replicas, pseudonym)
 
     def _job_rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         rows, self._rows, self._row_count = joined(self._rows), [], 0
         self._job_groups.update(groups)
         count = len(rows["job"])
         zeros = np.zeros(count, np.int32)
-        keys, numbers = list(self._job_groups.numbers), self._job_groups.keys[rows["group"]]
-        users = {user: None if user is None else pseudonym(user) for _, _, user in keys}
+        keys = self._job_groups.keys[rows["group"]]
+        names, app_numbers = self._job_groups.names(groups, keys, pseudonym)
         is_in_dbs = rows["pair"] != NOT_THERE
         # A name is either that of a program or, of a file that is not in DBS, a prefix.
-        apps = [*(app for _, app, _ in keys), *self._prefixes]
+        apps = groups.apps.values_by_number
         return {
             "kind": buffers.dictionary_array([CRAB], zeros),
             "stream": buffers.dictionary_array([self.stream], zeros),
-            "site_name": buffers.dictionary_array([site for site, _, _ in keys], numbers),
+            **names,
             "app": buffers.dictionary_array(
-                apps, np.where(is_in_dbs, numbers, len(keys) + rows["prefix"])
+                [*apps, *self._prefixes],
+                np.where(is_in_dbs, app_numbers, len(apps) + rows["prefix"]),
             ),
-            "user": buffers.dictionary_array([users[user] for _, _, user in keys], numbers),
             "nacc": buffers.from_numpy(rows["nacc"]),
             "cpu_ms": with_nulls(rows["cpu_ms"], rows["cpu_count"], count),
             "wall_ms": with_nulls(rows["wall_ms"], rows["wall_count"], count),
@@ -199,7 +200,7 @@ class CrabAggregator(StreamAggregator):
         }
 
     def _file_columns(
-        self, groups: list[Group], rows: Columns, replicas: Replicas | None
+        self, groups: Groups, rows: Columns, replicas: Replicas | None
     ) -> dict[str, Any]:
         """Return the dataset of each row, and whether it is remote."""
         catalogue, pairs, count = self._catalogue(), rows["pair"], len(rows["pair"])
@@ -249,14 +250,14 @@ class HashedCrabAggregator(CrabAggregator):
         return {"lfn": hashes.view(np.int64), "check": checks, "pair": pairs}
 
     def _file_columns(
-        self, groups: list[Group], rows: Columns, replicas: Replicas | None
+        self, groups: Groups, rows: Columns, replicas: Replicas | None
     ) -> dict[str, Any]:
         count = len(rows["job"])
-        kinds = self._job_groups.kinds[rows["group"]]
-        apps = [app for _, app, _ in self._job_groups.numbers]
+        kinds = self._job_groups.kinds(rows["group"])
+        _, apps, _ = groups.rows.columns(0)
         return {
             "dataset_name": buffers.dictionary_array([None], np.zeros(count, np.int32)),
-            "app": buffers.dictionary_array(apps, self._job_groups.keys[rows["group"]]),
+            "app": buffers.dictionary_array(groups.apps.values_by_number, apps[rows["group"]]),
             "remote_nacc": with_nulls(None, None, count),
             "hash": buffers.from_numpy(rows["lfn"]),
             "check": buffers.from_numpy(rows["check"]),

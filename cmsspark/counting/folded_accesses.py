@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.base import dates
-from cmsspark.base.access import NO_BYTES, AccessBatch, Group, Remote
+from cmsspark.base.access import NO_BYTES, AccessBatch, Remote
 from cmsspark.base.errors import DataError
 from cmsspark.base.names import DERIVED
 from cmsspark.counting.catalogue import NOT_THERE, Replicas, site_hashes
 from cmsspark.counting.pre_aggregate import COLUMNS, StreamAggregator, record_batch
+from cmsspark.sources.formats.fast_json import Groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +59,7 @@ class AccessRows(StreamAggregator):
         self._batch = batch
 
     def drain(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
         """Return the last batch's accesses as columns; dataset and block are null where
         DBS has no such file.
@@ -109,7 +110,7 @@ class AccessRows(StreamAggregator):
         }
 
     def rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
         """Nothing: each batch was drained."""
         return {}
@@ -330,7 +331,7 @@ class FoldedAccesses(AccessRows):
         self._batch = batch
 
     def drain(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         """Fold the last batch; return the rows that can leave before the task ends."""
         times = self._batch.times_ms if self._batch is not None else None
@@ -348,7 +349,7 @@ class FoldedAccesses(AccessRows):
         return StreamAggregator.drain(self, groups, replicas, pseudonym)
 
     def rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         """Return few rows, which say how many accesses there are, and whether any has a
         site, a user and an application.

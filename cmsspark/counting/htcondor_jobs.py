@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from cmsspark.base import buffers, dates
-from cmsspark.base.access import AccessBatch, Group, HtcondorJob, Quarantined
+from cmsspark.base.access import AccessBatch, HtcondorJob, Quarantined
 from cmsspark.base.arrays import Longs
 from cmsspark.base.errors import DataError
 from cmsspark.base.names import JobInput, job_input
@@ -34,6 +34,7 @@ from cmsspark.counting.pre_aggregate import (
     StreamAggregator,
     record_batch,
 )
+from cmsspark.sources.formats.fast_json import Groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,7 +158,7 @@ class JobAggregator(StreamAggregator):
         return len(self._jobs)
 
     def rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         """Return the jobs that have not left the task."""
         jobs, self._jobs = self._jobs, []
@@ -174,7 +175,7 @@ class JobAggregator(StreamAggregator):
         return [_encode(job) for job in jobs]
 
     def drain(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
         """Return the jobs, once they are many, else quarantined records, once they are many."""
         if len(self._jobs) >= JOBS_KEPT:
@@ -207,7 +208,7 @@ class EarlierJobs(JobAggregator):
         return [None] * len(jobs)
 
     def drain(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
         """Return the jobs, once they are many."""
         return self.rows(groups, replicas, pseudonym) if len(self._jobs) >= JOBS_KEPT else {}
@@ -217,7 +218,7 @@ class EarlierJobs(JobAggregator):
         return {}
 
     def note_rows(
-        self, notes: Sequence[tuple[str, str, int, str]], groups: Sequence[Group]
+        self, notes: Sequence[tuple[str, str, int, str]], groups: Groups
     ) -> dict[str, list[Any]]:
         """Return no rows: notes belong to the day itself."""
         return {}

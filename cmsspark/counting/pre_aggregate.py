@@ -10,15 +10,16 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from cmsspark.base import buffers, dates
-from cmsspark.base.access import NO_BYTES, AccessBatch, Group, Packed, Quarantined, Remote
+from cmsspark.base.access import NO_BYTES, AccessBatch, Packed, Quarantined, Remote
 from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import dictionary_array, from_numpy
+from cmsspark.base.compiled import compiled
 from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue import (
     NOT_THERE,
@@ -32,7 +33,8 @@ from cmsspark.counting.catalogue import (
 )
 from cmsspark.counting.reconciliation import all_shown
 from cmsspark.counting.site_pairs import SitePairs
-from cmsspark.counting.sums import find_runs, sum_runs
+from cmsspark.counting.sums import find_runs, overflow_error, sum_runs
+from cmsspark.sources.formats.fast_json import Groups
 from cmsspark.sources.registry import STREAMS_NAMING_READERS, STREAMS_SETTING_BYTES_ASIDE
 
 if TYPE_CHECKING:
@@ -43,28 +45,42 @@ if TYPE_CHECKING:
 # their accesses are remote.
 
 
+def _no_numbers() -> Longs:
+    return np.zeros(0, np.int64)
+
+
 @dataclass
 class GroupColumns:
     """The groups of a decoder in columns. The decoder only appends groups."""
 
-    #: The number of each distinct (site, app, user).
-    numbers: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
-    #: For each group: the number of its (site, app, user), one of ``Remote``, and the
-    #: hash of its site.
-    keys: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
-    kinds: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
-    sites: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+    #: The number of each distinct (site, user, app), which have numbers themselves.
+    _keys: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _sites: dict[str, int] = field(default_factory=dict)
+    #: For each place: one of ``Remote``, the number of its site, and the site's hash.
+    _kinds: Longs = field(default_factory=_no_numbers)
+    _site_numbers: Longs = field(default_factory=_no_numbers)
+    _hashes: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+    #: For each group: the number of its (site, user, app), and its place.
+    keys: Longs = field(default_factory=_no_numbers)
+    places: Longs = field(default_factory=_no_numbers)
 
-    def update(self, groups: list[Group]) -> None:
+    def update(self, groups: Groups) -> None:
         """Add the new groups: those after the ones added before."""
-        new = groups[len(self.keys) :]
-        keys = [
-            self.numbers.setdefault((group.site, group.app, group.user), len(self.numbers))
-            for group in new
-        ]
+        new = groups.places.values_by_number[len(self._kinds) :]
+        sites = [self._sites.setdefault(site, len(self._sites)) for site, _, _ in new]
+        self._site_numbers = np.append(self._site_numbers, np.array(sites, np.int64))
+        self._kinds = np.append(self._kinds, np.array([kind for _, kind, _ in new], np.int64))
+        self._hashes = np.append(self._hashes, site_hashes([site for site, _, _ in new]))
+        users, apps, places = groups.rows.columns(len(self.keys))
+        rows = zip(self._site_numbers[places].tolist(), users.tolist(), apps.tolist(), strict=True)
+        keys = [self._keys.setdefault(key, len(self._keys)) for key in rows]
         self.keys = np.append(self.keys, np.array(keys, np.int64))
-        self.kinds = np.append(self.kinds, np.array([group.remote for group in new], np.int64))
-        self.sites = np.append(self.sites, site_hashes([group.site for group in new]))
+        self.places = np.append(self.places, places)
+
+    def kinds(self, groups: Longs) -> Longs:
+        """Return what each of these groups is of ``Remote``."""
+        kinds: Longs = self._kinds[self.places[groups]]
+        return kinds
 
     def remote(
         self, groups: Longs, blocks: Longs, pairs: Longs, replicas: Replicas | None
@@ -73,19 +89,42 @@ class GroupColumns:
 
         Where the record does not tell, the replicas decide (rule 21).
         """
-        remote = self.kinds[groups]
+        remote = self.kinds(groups)
         by_replica = np.flatnonzero(remote == Remote.BY_REPLICA)
         if len(by_replica) and replicas is None:
             remote[by_replica] = Remote.UNKNOWN
         elif len(by_replica) and replicas is not None:
             of_blocks = np.asarray(blocks)[pairs[by_replica]]
-            is_local = replicas.has_replica(of_blocks, self.sites[groups[by_replica]])
+            sites = self._hashes[self.places[groups[by_replica]]]
+            is_local = replicas.has_replica(of_blocks, sites)
             remote[by_replica] = np.where(is_local, Remote.NO, Remote.YES)
         return remote
 
+    def names(
+        self, groups: Groups, keys: Longs, pseudonym: Callable[[str], str]
+    ) -> tuple[dict[str, Any], Longs]:
+        """Return the columns ``site_name`` and ``user`` of rows with these ``keys``, and
+        the number of the application of each.
+        """
+        numbers = np.array(list(self._keys), np.int64).reshape(-1, 3)[keys]
+        sites, users, apps = numbers.T
+        return {
+            "site_name": buffers.dictionary_array(list(self._sites), sites),
+            "user": user_column(groups, users, pseudonym),
+        }, apps
 
-#: Accesses that a task keeps before it aggregates them, by default.
-AGGREGATE_AT: Final = 50_000
+
+def user_column(groups: Groups, users: Longs, pseudonym: Callable[[str], str]) -> Any:
+    """Return the pseudonyms of users, given by their numbers, as an array."""
+    names = groups.users.values_by_number
+    hidden = [None if user is None else pseudonym(user) for user in names]
+    return buffers.dictionary_array(hidden, users)
+
+
+_hashed: Final[Any] = compiled("base.hashed")
+#: Accesses that a task keeps before it aggregates them, by default: with compiled code
+#: they fit a core's cache; without it each aggregation sorts all rows again.
+AGGREGATE_AT: Final = 50_000 if _hashed is None else 16_384
 #: Bytes of quarantined records that a task keeps: a file of garbage must not fill its
 #: memory. Each counts so many more.
 QUARANTINE_BYTES: Final = 16 * 1024 * 1024
@@ -131,6 +170,88 @@ def unmatched_bin(lfn: str) -> str:
 
 #: Keys and sums, whole numbers, by name. None: the stream does not have this value.
 Columns = dict[str, Any]
+#: Bits of the number of a (site, app, user) in the key of a row.
+_GROUP_BITS: Final = 32
+
+
+class Sums(Protocol):
+    """Sums of accesses by ``pair``, the dataset here, and ``group``."""
+
+    def add(self, columns: Columns, stream: str) -> None:
+        """Add accesses. All have the same columns; one that is None is None in all.
+
+        Raises DataError (65) if a sum exceeds 64 bits.
+        """
+
+    def columns(self) -> Columns:
+        """Return the keys and sums, each combination of the keys once."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def rows_sorted_again(self) -> int:
+        """Rows that another ``add`` sorts again: as many new ones keep that rare."""
+
+
+@dataclass
+class SortedSums:
+    """The sums by sorting, without compiled code."""
+
+    _columns: Columns = field(default_factory=dict)
+
+    def add(self, columns: Columns, stream: str) -> None:
+        """Add accesses. Raises DataError (65)."""
+        parts = [self._columns, columns] if self._columns else [columns]
+        self._columns = pre_aggregate(joined(parts), "pair", "group", stream)
+
+    def columns(self) -> Columns:
+        """Return the keys and sums, in the order of keys."""
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self._columns["pair"]) if self._columns else 0
+
+    @property
+    def rows_sorted_again(self) -> int:
+        """Return all rows."""
+        return len(self)
+
+
+@dataclass
+class TableSums:
+    """The sums in a compiled table, to which each access is added."""
+
+    _table: Any = None
+    _names: tuple[str, ...] = ()
+    _nulls: tuple[str, ...] = ()
+    rows_sorted_again: int = 0
+
+    def add(self, columns: Columns, stream: str) -> None:
+        """Add accesses. Raises DataError (65)."""
+        values = {name: column for name, column in columns.items() if column is not None}
+        keys = (values.pop("pair") << _GROUP_BITS) | values.pop("group")
+        if self._table is None:
+            self._names = tuple(values)
+            self._nulls = tuple(name for name, column in columns.items() if column is None)
+            self._table = _hashed.KeyedSums(len(values))
+        try:
+            self._table.add(keys, [values[name] for name in self._names])
+        except OverflowError as error:
+            raise overflow_error(f"{self._names[error.args[0]]} of {stream}") from None
+
+    def columns(self) -> Columns:
+        """Return the keys and sums, in the order in which the keys came."""
+        keys, *sums = self._table.columns()
+        pairs = {"pair": keys >> _GROUP_BITS, "group": keys & ((1 << _GROUP_BITS) - 1)}
+        return {**pairs, **dict(zip(self._names, sums, strict=True)), **dict.fromkeys(self._nulls)}
+
+    def __len__(self) -> int:
+        return 0 if self._table is None else int(self._table.count)
+
+
+def new_sums() -> Sums:
+    """Return empty sums of the quickest kind that there is."""
+    return SortedSums() if _hashed is None else TableSums()
 
 
 @dataclass
@@ -158,8 +279,7 @@ class StreamAggregator:
     _parts: list[Columns] = field(default_factory=list)
     _pending: int = 0
     #: The sums by dataset and (site, app, user), and their number of rows.
-    _sums: Columns = field(default_factory=dict)
-    _aggregated: int = 0
+    _sums: Sums = field(default_factory=new_sums)
     _groups: GroupColumns = field(default_factory=GroupColumns)
     #: Complete once ``rows`` has run.
     site_pairs: SitePairs = field(default_factory=SitePairs)
@@ -167,7 +287,7 @@ class StreamAggregator:
     @property
     def rows_in_memory(self) -> int:
         """Rows in memory, aggregated or not."""
-        return self._aggregated + self._pending
+        return len(self._sums) + self._pending
 
     def begin_file(self, path: str) -> None:
         """Take note of the file of the next batches, where a stream needs it."""
@@ -246,7 +366,7 @@ class StreamAggregator:
         read_count = (sizes != NO_BYTES).astype(np.int64)
         return {**measures, "read_bytes": sizes * read_count, "read_count": read_count}
 
-    def _aggregate(self, groups: list[Group], replicas: Replicas | None) -> None:
+    def _aggregate(self, groups: Groups, replicas: Replicas | None) -> None:
         """Add the pending accesses to the sums.
 
         Remoteness is decided here. After that blocks do not matter: the sums have one
@@ -263,14 +383,13 @@ class StreamAggregator:
         sums["remote_count"] = (remote != Remote.UNKNOWN).astype(np.int64)
         sums["pair"] = np.asarray(catalogue.pair_datasets)[pairs].astype(np.int64)
         if self.stream in STREAMS_NAMING_READERS:
-            self.site_pairs.add(groups, sums["pair"], catalogue, sums)
+            places = self._groups.places[numbers]
+            self.site_pairs.add(groups, sums["pair"], catalogue, {**sums, "place": places})
         sums["group"] = self._groups.keys[numbers]
-        parts = [self._sums, sums] if self._sums else [sums]
-        self._sums = pre_aggregate(joined(parts), "pair", "group", self.stream)
-        self._aggregated = len(self._sums["pair"])
+        self._sums.add(sums, self.stream)
 
     def rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         """Return the aggregated accesses as columns of a scan's result, with pseudonyms
         instead of user names.
@@ -278,28 +397,26 @@ class StreamAggregator:
         The columns are Arrow arrays; text columns are dictionary arrays.
         """
         self._aggregate(groups, replicas)
-        if not self._sums:
+        if not len(self._sums):
             return {}
-        rows = access_columns(self.stream, self._sums, list(self._groups.numbers), pseudonym)
-        datasets, positions = np.unique(self._sums["pair"], return_inverse=True)
+        sums = self._sums.columns()
+        names_of_groups, apps = self._groups.names(groups, sums["group"], pseudonym)
+        rows = access_columns(self.stream, sums, groups, apps) | names_of_groups
+        datasets, positions = np.unique(sums["pair"], return_inverse=True)
         names, count = self._catalogue().dataset_names(datasets.astype(np.int32)), len(positions)
         return rows | {
             "dataset_name": buffers.dictionary_array(names, positions),
-            "remote_nacc": with_nulls(
-                self._sums["remote_nacc"], self._sums["remote_count"], count
-            ),
+            "remote_nacc": with_nulls(sums["remote_nacc"], sums["remote_count"], count),
             "detail": buffers.dictionary_array([None], np.zeros(count, np.int32)),
         }
 
     def drain(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
         """Return the rows that can leave before the task ends: quarantined records,
         once they are many.
         """
-        # Each aggregation also sorts the rows aggregated before. Waiting for as many
-        # pending rows keeps it rare.
-        if self._pending >= max(self.aggregate_at, self._aggregated):
+        if self._pending >= max(self.aggregate_at, self._sums.rows_sorted_again):
             self._aggregate(groups, replicas)
         if sum(len(record.raw) + _RECORD_BYTES for record in self.quarantined) < QUARANTINE_BYTES:
             return {}
@@ -323,7 +440,7 @@ class StreamAggregator:
         return self._side_rows(named, self.quarantined)
 
     def note_rows(
-        self, notes: Sequence[tuple[str, str, int, str]], groups: Sequence[Group]
+        self, notes: Sequence[tuple[str, str, int, str]], groups: Groups
     ) -> dict[str, list[Any]]:
         """Return the notes of a reader (kind, name, count, detail), the prefixes of
         unmatched files, the sites of unmatched records and what is set aside as rows.
@@ -331,8 +448,10 @@ class StreamAggregator:
         The name is in ``app``, the count in ``nacc``.
         """
         sites: Counter[str] = Counter()
-        for number in np.flatnonzero(self._unmatched_of_group).tolist():
-            sites[groups[number].site] += int(self._unmatched_of_group[number])
+        numbers = np.flatnonzero(self._unmatched_of_group)
+        places, counts = groups.rows.columns(0)[2][numbers], self._unmatched_of_group[numbers]
+        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+            sites[groups.places.values_by_number[place][0]] += count
         notes = [
             *notes,
             *((UNMATCHED_SITE, name, count, "") for name, count in sites.items()),
@@ -429,26 +548,16 @@ def packed_measures(packed: Packed, rows: npt.NDArray[np.intp]) -> Columns:
     }
 
 
-def access_columns(
-    stream: str,
-    sums: Columns,
-    keys: Sequence[tuple[str, str, str | None]],
-    pseudonym: Callable[[str], str],
-) -> dict[str, Any]:
-    """Return columns of a scan's result by sums of accesses, with pseudonyms instead of
-    user names. ``keys``: the (site, application, user) that ``group`` numbers.
+def access_columns(stream: str, sums: Columns, groups: Groups, apps: Longs) -> dict[str, Any]:
+    """Return columns of a scan's result by sums of accesses. ``apps``: the number of the
+    application of each row.
     """
-    numbers, count = sums["group"], len(sums["group"])
+    count = len(sums["group"])
     zeros = np.zeros(count, np.int32)
-    pseudonyms = {
-        user: None if user is None else pseudonym(user) for user in {user for _, _, user in keys}
-    }
     return {
         "kind": buffers.dictionary_array([ACCESS], zeros),
         "stream": buffers.dictionary_array([stream], zeros),
-        "site_name": buffers.dictionary_array([site for site, _, _ in keys], numbers),
-        "app": buffers.dictionary_array([app for _, app, _ in keys], numbers),
-        "user": buffers.dictionary_array([pseudonyms[user] for _, _, user in keys], numbers),
+        "app": buffers.dictionary_array(groups.apps.values_by_number, apps),
         "nacc": buffers.from_numpy(sums["nacc"]),
         "read_bytes": with_nulls(sums["read_bytes"], sums.get("read_count", sums["nacc"]), count),
         "cpu_ms": with_nulls(sums["cpu_ms"], sums["cpu_count"], count),
@@ -538,7 +647,7 @@ class HashAggregator(StreamAggregator):
         )
 
     def rows(
-        self, groups: list[Group], replicas: Replicas | None, pseudonym: Callable[[str], str]
+        self, groups: Groups, replicas: Replicas | None, pseudonym: Callable[[str], str]
     ) -> dict[str, Any]:
         """Return the accesses as columns of a hashed scan's result."""
         if not self._parts:
@@ -553,15 +662,19 @@ class HashAggregator(StreamAggregator):
         )
         rows, of_file = sums["group"], sums["file"]
         count = len(rows)
-        return access_columns(self.stream, sums, [group[:3] for group in groups], pseudonym) | {
+        users, apps, places = (column[rows] for column in groups.rows.columns(0))
+        of_places = groups.places.values_by_number
+        return access_columns(self.stream, sums, groups, apps) | {
+            "site_name": dictionary_array([site for site, _, _ in of_places], places),
+            "user": user_column(groups, users, pseudonym),
             "dataset_name": dictionary_array([None], np.zeros(count, np.int32)),
             "remote_nacc": with_nulls(None, None, count),
             # The shuffle join takes it from here to the rows of pairs of sites (rule 63).
-            "detail": dictionary_array([group.reader for group in groups], rows),
+            "detail": dictionary_array([reader for _, _, reader in of_places], places),
             "hash": from_numpy(files[of_file, 0]),
             "check": from_numpy(files[of_file, 1]),
             "block_remote": from_numpy(
-                np.array([group.remote for group in groups], np.int64)[rows]
+                np.array([kind for _, kind, _ in of_places], np.int64)[places]
             ),
             "prefix": dictionary_array(list(self._prefixes), prefix_of[of_file]),
         }

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.base import buffers
-from cmsspark.base.access import Group
 from cmsspark.base.arrays import Longs
 from cmsspark.base.names import DERIVED
 from cmsspark.counting.catalogue import Catalogue
 from cmsspark.counting.sums import capped_sums
+from cmsspark.sources.formats.fast_json import Groups
 from cmsspark.sources.values import UNKNOWN
 
 #: The kind of a scan's rows that are sums of pairs, and the columns that hold their keys.
@@ -43,31 +43,27 @@ class SitePairs:
     _pairs: dict[tuple[str | None, str | None], int] = field(default_factory=dict)
     #: -1 where no access of the dataset was seen yet.
     _tier_of_dataset: Longs = field(default_factory=_no_numbers)
-    _pair_of_group: Longs = field(default_factory=_no_numbers)
+    _pair_of_place: Longs = field(default_factory=_no_numbers)
     _parts: list[dict[str, Any]] = field(default_factory=list)
 
     def add(
         self,
-        groups: list[Group],
+        groups: Groups,
         datasets: Longs,
         catalogue: Catalogue,
         accesses: Mapping[str, Any],
     ) -> None:
-        """Add accesses: the ``group`` of each, its dataset's number in the catalogue,
+        """Add accesses: the ``place`` of each, its dataset's number in the catalogue,
         and its measures.
         """
         tiers = self._find_tiers(datasets, catalogue)
-        # The pairs of accesses whose groups have these numbers. A decoder only appends
-        # groups.
-        numbers = accesses["group"]
+        # A decoder only appends places.
         new = [
-            self._pairs.setdefault(
-                (group.reader, None if group.site == UNKNOWN else group.site), len(self._pairs)
-            )
-            for group in groups[len(self._pair_of_group) :]
+            self._pairs.setdefault((reader, None if site == UNKNOWN else site), len(self._pairs))
+            for site, _, reader in groups.places.values_by_number[len(self._pair_of_place) :]
         ]
-        self._pair_of_group = np.append(self._pair_of_group, np.array(new, np.int64))
-        pairs = self._pair_of_group[numbers]
+        self._pair_of_place = np.append(self._pair_of_place, np.array(new, np.int64))
+        pairs = self._pair_of_place[accesses["place"]]
         self._parts.append(self._summed({**accesses, "tier": tiers, "pair": pairs}))
 
     def rows(self, stream: str) -> dict[str, Any]:

@@ -100,11 +100,14 @@ def sum_runs(
     if is_capped:
         exact = np.minimum(exact, _LIMIT)
     if max(exact) > _LIMIT:
-        raise DataError(
-            f"a sum of {label} is beyond 2^63-1",
-            next_step=next_step or "look for absurd sizes in the log",
-        )
+        raise overflow_error(label, next_step)
     return exact.astype(np.int64)
+
+
+def overflow_error(label: str, next_step: str | None = None) -> DataError:
+    """Return the error for a sum that exceeds 64 bits."""
+    step = next_step or "look for absurd sizes in the log"
+    return DataError(f"a sum of {label} is beyond 2^63-1", next_step=step)
 
 
 def capped_sums(keys: Longs, values: Longs, size: int) -> Longs:

@@ -330,7 +330,7 @@ def merge_replicas(
 
     A (block, node) that is there twice counts once, with its largest values. With
     ``blocks`` the column ``block_count`` is the number of blocks that DBS or the
-    snapshot names of the dataset and that should be there (rule 71); ``valid_blocks``:
+    snapshot names of the dataset and that should be there (rule 71). ``valid_blocks``:
     ids of blocks with a valid file, and the hash of its dataset. ``storage``: of each node, where the nodes' names do
     not say it. Raises DataError (65) on 64-bit overflow.
     """

@@ -55,7 +55,7 @@ def make_frames(
     blocks: str,
 ) -> dict[str, pl.DataFrame]:
     """Return ``frames`` of merged rows. ``names``: those that ``datasets`` numbers.
-    Raises DataError (65) where a sum leaves 64 bits.
+    Raises DataError (65) if a sum leaves 64 bits.
 
     ``contents``: ``dataset_name`` (once each), ``file_count``, ``invalid_file_count``,
     ``events``, ``dataset_bytes``, and of invalid files alone ``invalid_events`` and
@@ -64,7 +64,7 @@ def make_frames(
     ``present_block_count``, ``full_block_count``, ``newest_replica_ms``, and ``with
     blocks`` ``block_count`` and ``is_complete``. ``block_sums``: ``dataset_id``,
     ``month`` (of the creation of blocks, or null), ``block_count``, and in 128 bits
-    ``file_count``, ``events`` (null where no file says), ``bytes``; with ``blocks``
+    ``file_count``, ``events`` (null if no file says), ``bytes``; with ``blocks``
     ``valid`` of valid files only.
     """
     by_kind = rows_by_kind(rows)
@@ -196,7 +196,7 @@ def _block_sums(rows: Sequence[KeyedRows], *, is_valid_only: bool) -> pl.DataFra
 
 
 def nullable(values: npt.NDArray[Any], is_valid: npt.NDArray[np.bool_]) -> pl.Series:
-    """Return ``values``, null where they are not valid."""
+    """Return ``values``, null if they are not valid."""
     return (
         pl.DataFrame({"values": values, "there": is_valid})
         .select(pl.when("there").then("values"))
@@ -369,14 +369,14 @@ def round_values(values: pl.Series, label: str) -> pl.Series:
 
 
 def exact_sum(name: str) -> pl.Expr:
-    """Return the 128-bit sum of integers, null where all are null; :func:`in_64_bits`
+    """Return the 128-bit sum of integers, null if all are null; :func:`in_64_bits`
     brings it back.
     """
     return pl.when(pl.col(name).count() > 0).then(pl.col(name).cast(pl.Int128).sum()).alias(name)
 
 
 def in_64_bits(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``rows`` with their 128-bit sums in 64 bits. Raises DataError (65) where
+    """Return ``rows`` with their 128-bit sums in 64 bits. Raises DataError (65) if
     one does not fit.
     """
     for name, kind in rows.schema.items():

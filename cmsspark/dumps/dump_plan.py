@@ -103,7 +103,7 @@ class Transport(Protocol):
 @dataclass(frozen=True)
 class RucioTables:
     """The tables of Rucio that a job reads. ``has_replicas``: whether it reads replicas
-    of datasets; ``is_check``: whether it compares files with those of DBS;
+    of datasets. ``is_check``: whether it compares files with those of DBS.
     ``accounts``: those of production where it reads which copies are locked, else None.
     """
 
@@ -120,8 +120,8 @@ class RucioTables:
 
 @dataclass(frozen=True)
 class DumpRows:
-    """The tables of dumps. ``frames``: those of jobs; ``rucio``: merged rows of Rucio
-    that are in no frame; ``names``: those of the datasets of DBS by number; ``uses``:
+    """The tables of dumps. ``frames``: those of jobs. ``rucio``: merged rows of Rucio
+    that are in no frame. ``names``: those of the datasets of DBS by number. ``uses``:
     what was used of the tables of DBS and PhEDEx.
     """
 
@@ -370,7 +370,7 @@ def merge_key(
     """Yield sums by dataset, and replicas of datasets. Surplus sums are negative; they
     may belong to another key.
 
-    ``files``: merges the rows of FILES; ``counts_blocks``: whether BLOCKS was read;
+    ``files``: merges the rows of FILES. ``counts_blocks``: whether BLOCKS was read.
     ``storage``: of each node, where the nodes' names do not say it.
     """
     by_kind = rows_by_kind(rows)

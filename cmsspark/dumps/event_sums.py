@@ -29,7 +29,7 @@ DBS: Final = {
 
 
 def summed(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the sums of some keys, sorted. Raises DataError (65) where one does not fit 64 bits."""
+    """Return the sums of some keys, sorted. Raises DataError (65) if one does not fit 64 bits."""
     import polars as pl
 
     from cmsspark.dumps import dump_frames

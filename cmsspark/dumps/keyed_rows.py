@@ -113,7 +113,7 @@ def keys_of_ids(ids: Longs, keys: int) -> Longs:
 def by_key(
     kind: str, row_keys: Longs, columns: Columns, names: Mapping[str, pa.Array] | None = None
 ) -> Iterator[KeyedRows]:
-    """Yield the rows of each key together. ``row_keys``: the key of each row;
+    """Yield the rows of each key together. ``row_keys``: the key of each row.
     ``names``: as of :class:`KeyedRows`; each result has those that its own rows number.
     """
     if not len(row_keys):
@@ -213,7 +213,7 @@ def group_rows(
     largest: Iterable[str] = (),
 ) -> Columns:
     """Join rows with equal keys, in the order of the keys: ``counts`` and ``sums`` are
-    summed, of ``largest`` the largest value stays. Raises DataError (65) where one of
+    summed, of ``largest`` the largest value stays. Raises DataError (65) if one of
     ``sums`` exceeds 64 bits.
     """
     order = np.lexsort([rows[name] for name in reversed(keys)])

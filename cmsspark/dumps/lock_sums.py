@@ -69,7 +69,7 @@ SUMS: Final = {
 
 @dataclass(frozen=True)
 class Activities:
-    """The activity of each rule. ``rules``: ids as 16 bytes, sorted; ``numbers``: of
+    """The activity of each rule. ``rules``: ids as 16 bytes, sorted. ``numbers``: of
     each the place in ``names``, whose last is :data:`UNKNOWN`.
     """
 

@@ -123,7 +123,7 @@ class NamedFileMapper:
 @dataclass(frozen=True)
 class CopyMerge:
     """Merges the files, and the locks of the rules, of one key. ``is_tape``: of each
-    storage element by number; ``count``: how many datasets DBS numbers.
+    storage element by number. ``count``: how many datasets DBS numbers.
     """
 
     keys: int

@@ -40,7 +40,7 @@ RANGE_BYTES: Final = 64_000_000
 
 @dataclass(frozen=True)
 class PartSource:
-    """The parts of a table. ``weight``: decompressed bytes, about; ``columns``: those
+    """The parts of a table. ``weight``: decompressed bytes, about. ``columns``: those
     of Arrow tables.
     """
 
@@ -102,7 +102,7 @@ class ProcessTransport:
 
     def map(self, source: PartSource, mapper: Mapper[Any], keys: int) -> list[Span]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`. Raises OutputError (73)
-        where the folder is full.
+        if the folder is full.
         """
         del keys
         return self._spans(_map_part, mapper, source.parts)
@@ -113,7 +113,7 @@ class ProcessTransport:
 
     def merge(self, rows: list[Span], keys: int, merge: Merge) -> list[Span]:
         """See :class:`cmsspark.dumps.dump_plan.Transport`. Raises OutputError (73)
-        where the folder is full.
+        if the folder is full.
         """
         del keys
         by_key: dict[int, list[Span]] = defaultdict(list)
@@ -233,7 +233,7 @@ def _open_range(
 def spill_folder(cache_dir: Path) -> Iterator[Path]:
     """Yield a temporary folder for rows on disk. Removes folders of killed runs.
 
-    Raises OutputError (73) where the cache cannot be written.
+    Raises OutputError (73) if the cache cannot be written.
     """
     cache_folder = cache_dir / "dumps"
     with ExitStack() as stack:

@@ -77,7 +77,7 @@ class RowFilter(Protocol):
 @dataclass(frozen=True)
 class RowMapper:
     """Makes keyed rows of ranges. ``filters``: of readings without a key, which of
-    their rows are kept; ``rses``: of the rows of files.
+    their rows are kept. ``rses``: of the rows of files.
     """
 
     keys: int
@@ -251,7 +251,7 @@ def read_rows(
     filters: Mapping[str, RowFilter] | None = None,
 ) -> tuple[dict[str, list[pa.Table]], dict[str, TableCounts]]:
     """Return the tables that ``reduce`` made of the rows of each key, and the counts of
-    each reading. Raises DataError (65) where too many rows are damaged.
+    each reading. Raises DataError (65) if too many rows are damaged.
     """
     mapper = RowMapper(keys, filters=filters or {})
     rows = transport.union(

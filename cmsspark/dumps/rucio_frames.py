@@ -42,7 +42,7 @@ def rucio_frames(
 ) -> dict[str, pl.DataFrame]:
     """Return the frames ``names``: ``rse_sums``, ``last_access``, ``differences``.
 
-    ``datasets``: the names of those of DBS, by number; ``rses``: of storage elements;
+    ``datasets``: the names of those of DBS, by number. ``rses``: of storage elements.
     ``storage``: the site and kind of each. Raises DataError (65) on 64-bit overflow.
     """
     by_kind = rows_by_kind(rows)
@@ -65,8 +65,8 @@ def _rse_sums(
     """Return the file replicas by (``rse``, ``dataset_name``: null for files in no
     block), with ``site_name`` and ``kind``.
 
-    ``file_count``, ``bytes``; ``new_file_count``, ``new_bytes``: of those made on the
-    day; ``accessed_file_count``; ``created_ms``, ``last_access_ms``: the largest, or
+    ``file_count``, ``bytes``. ``new_file_count``, ``new_bytes``: of those made on the
+    day; ``accessed_file_count``. ``created_ms``, ``last_access_ms``: the largest, or
     null.
     """
     nodes = pl.Series(list(rses), dtype=pl.String)

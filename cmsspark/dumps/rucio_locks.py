@@ -24,8 +24,8 @@ Opener = Callable[[str], AbstractContextManager[IO[bytes]]]
 @dataclass(frozen=True)
 class HeldBlocks:
     """The blocks of a dataset that a rule holds at a storage element. ``states``: of its
-    locks, joined by commas; ``account_type``: of the rule's account, None without a row;
-    ``has_expiry``: whether RULES has the rule; ``expires_ms``: None if it never ends.
+    locks, joined by commas. ``account_type``: of the rule's account, None without a row.
+    ``has_expiry``: whether RULES has the rule. ``expires_ms``: None if it never ends.
     """
 
     dataset: str

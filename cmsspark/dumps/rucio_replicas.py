@@ -29,7 +29,7 @@ def collect_disk_replicas(transport: Transport, scan: RucioScan) -> Iterator[pa.
     """Yield tables of ``block`` (the hash of its name, signed) and ``site``: the
     replicas on disk, each once.
 
-    This process holds 16 bytes for each. Raises DataError (65) where too many rows are damaged.
+    This process holds 16 bytes for each. Raises DataError (65) if too many rows are damaged.
     """
     rows = transport.collect(read_disk_replicas(transport, scan))
     counts_by_table(rows)
@@ -39,7 +39,7 @@ def collect_disk_replicas(transport: Transport, scan: RucioScan) -> Iterator[pa.
 def spill_disk_replicas(transport: ProcessTransport, scan: RucioScan) -> list[Part]:
     """Return parts with the tables of :func:`collect_disk_replicas`, whose rows lie on disk.
 
-    Raises DataError (65) where too many rows are damaged.
+    Raises DataError (65) if too many rows are damaged.
     """
     spans = read_disk_replicas(transport, scan)
     counts_by_table(read_spans([span for span in spans if span.kind == READ_COUNTS]))
@@ -60,7 +60,7 @@ def persist_disk_replicas(
     """Return rows of ``shuffle_join.DISK_REPLICAS``, each once, and the persisted rows
     that one Spark job made them of.
 
-    Raises DataError (65) where too many rows are damaged.
+    Raises DataError (65) if too many rows are damaged.
     """
     from pyspark import StorageLevel
 

@@ -124,7 +124,7 @@ def find_blocks(ids: Longs, blocks: Longs, sizes: Longs, count: int) -> tuple[Lo
 
 @dataclass(frozen=True)
 class FileSums:
-    """File and byte sums. ``sums``: by (``block``, ``rse``); ``no_block``: by ``rse``,
+    """File and byte sums. ``sums``: by (``block``, ``rse``). ``no_block``: by ``rse``,
     of files in no block.
 
     ``totals`` of ``blocks``: ``files``, and their bytes as sums of ``upper`` and

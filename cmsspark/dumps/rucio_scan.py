@@ -90,7 +90,7 @@ class Scan(Protocol):
 
 @dataclass(frozen=True)
 class RucioScan:
-    """A dump to read. ``day_ms``: the day in which replicas are new; ``accessed_before_ms`` and
+    """A dump to read. ``day_ms``: the day in which replicas are new. ``accessed_before_ms`` and
     ``locks_ms``: as of :class:`cmsspark.sources.rucio.RucioReader`.
     """
 
@@ -235,7 +235,7 @@ def pack_counts(table: str, counts: TableCounts) -> KeyedRows:
 
 
 def counts_by_table(rows: Iterable[KeyedRows]) -> dict[str, TableCounts]:
-    """Return the counts of each table. Raises DataError (65) where too many rows are damaged."""
+    """Return the counts of each table. Raises DataError (65) if too many rows are damaged."""
     by_table: dict[str, TableCounts] = {}
     for entry in rows:
         if entry.kind == READ_COUNTS:
@@ -301,7 +301,7 @@ def future_accesses(entry: Mapping[str, Any], day: date) -> list[str]:
 def read_rses(
     dump: Dump, rses_file: str | None, opened: Any, *, with_tests: bool = False
 ) -> tuple[Rses, TableCounts]:
-    """Return the storage elements of a dump; ``with_tests``: also those for tests.
+    """Return the storage elements of a dump. ``with_tests``: also those for tests.
     Raises DataError (65), SettingsError (78) for wrong exceptions.
     """
     reader = RucioReader("RSES")
@@ -479,7 +479,7 @@ class ForwardStream:
         return self._at
 
     def read(self, count: int = -1) -> bytes:
-        """Return the next bytes; fewer at the end, and where the pieces end before it.
+        """Return the next bytes; fewer at the end, and if the pieces end before it.
 
         Raises ValueError for released ones.
         """

@@ -57,7 +57,7 @@ def _shared_bytes(spark: SparkSession) -> int:
     if value.isascii() and value.isdigit():
         return int(value)
     raise SettingsError(
-        f"{SHARED_BYTES_KEY} is a number of bytes",
+        f"{SHARED_BYTES_KEY} is not a number of bytes",
         found=repr(value),
         next_step=f"write one such as {SHARED_BYTES}",
     )

@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
-from cmsspark.base.access import AccessBatch, Group
+from cmsspark.base.access import AccessBatch
 from cmsspark.base.errors import DataError, NotAllowed, NotReady
 from cmsspark.counting.catalogue import Catalogue, Replicas
 from cmsspark.counting.crab_rows import CrabAggregator, HashedCrabAggregator
@@ -33,6 +33,7 @@ from cmsspark.engines.job_work import HtcondorMergeSpec
 from cmsspark.engines.merge_task import pack_batch
 from cmsspark.filesystems.storage import AWAY, local_path
 from cmsspark.settings.pseudonyms import Pseudonyms
+from cmsspark.sources.formats.fast_json import Groups
 from cmsspark.sources.formats.lines import is_packed_name
 from cmsspark.sources.registry import STREAMS_OF_JOB_ROWS, STREAMS_OF_JOBS
 
@@ -52,7 +53,7 @@ class TaskReader(Protocol):
     """The reader that a task uses (``cmsspark.sources.reader``)."""
 
     @property
-    def groups(self) -> list[Group]: ...
+    def groups(self) -> Groups: ...
     def file(
         self, stream: IO[bytes], file: str, *, accept_damaged: bool
     ) -> Iterator[AccessBatch]: ...

@@ -11,6 +11,7 @@ import gc
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import traceback
 from collections import deque
@@ -20,6 +21,8 @@ from datetime import date
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import numpy as np
 
 from cmsspark.base.errors import CmssparkError, InputMissing, NotReady, as_ours
 from cmsspark.base.memory import trim
@@ -50,6 +53,41 @@ class _Call:
 
     function: Callable[[Any], Any]
     item: Any
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows as a pickle; so many bytes of each of its buffers follow on the pipe."""
+
+    pickled: bytes
+    sizes: list[int]
+
+    @classmethod
+    def send(cls, pipe: Connection, batch: pa.RecordBatch) -> None:
+        """Send rows without copies of their buffers in this process."""
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(batch, 5, buffer_callback=buffers.append)
+        parts = [buffer.raw() for buffer in buffers]
+        pipe.send(cls(pickled, [part.nbytes for part in parts]))
+        for part in parts:
+            while part:
+                part = part[os.write(pipe.fileno(), part) :]
+
+    def receive(self, pipe: Connection) -> pa.RecordBatch:
+        """Return the rows, over buffers that are read once. Raises EOFError."""
+        buffers = []
+        for size in self.sizes:
+            buffer = np.empty(size, np.uint8)
+            buffers.append(buffer)
+            part = memoryview(buffer)
+            while part:
+                count = os.readv(pipe.fileno(), [part])
+                if not count:
+                    raise EOFError
+                part = part[count:]
+        # Sent by a process of this pool.
+        batch: pa.RecordBatch = pickle.loads(self.pickled, buffers=buffers)  # noqa: S301
+        return batch
 
 
 @dataclass(frozen=True)
@@ -226,6 +264,8 @@ class WorkerPool:
         """
         try:
             message = pipe.recv()
+            if isinstance(message, _Rows):
+                return message.receive(pipe)
         except (EOFError, ConnectionResetError):
             raise _ended(
                 next(member for member, of_member in self._members if of_member is pipe)
@@ -300,10 +340,10 @@ def _serve(pipe: Connection, parent_ends: Sequence[Connection]) -> None:
         state = WorkerState(message)
         while (task := pipe.recv()) is not None:
             for batch in state.read(task):
-                pipe.send(batch)
+                _Rows.send(pipe, batch)
             pipe.send(_TaskDone(state.records))
         for batch in state.end():
-            pipe.send(batch)
+            _Rows.send(pipe, batch)
         pipe.send("end")
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return

@@ -468,7 +468,7 @@ class Spool:
         return sorted(int(name[1:]) for name in names)
 
     def manifest(self, snapshot_no: int) -> dict[str, Any]:
-        """Return a snapshot's manifest. Raises DataError (65) where it is damaged."""
+        """Return a snapshot's manifest. Raises DataError (65) if it is damaged."""
         if snapshot_no not in self._manifests:
             path = self.folder(snapshot_no) / "manifest.json"
             try:
@@ -508,7 +508,7 @@ class Spool:
         self._verified.add((snapshot_no, part))
 
     def read(self, batch: Batch) -> list[bytes]:
-        """Return the documents of a batch. Raises DataError (65) where the part is
+        """Return the documents of a batch. Raises DataError (65) if the part is
         damaged: nothing of it is sent.
         """
         self.verify(batch.snapshot_no, batch.part)

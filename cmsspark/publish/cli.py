@@ -162,7 +162,7 @@ def publish_command(name: str) -> click.Command:
 
 
 def _refuse_together(*named: tuple[str, object]) -> None:
-    """Raise UsageError (2) where more than one of the options is given."""
+    """Raise UsageError (2) if more than one of the options is given."""
     used = [name for name, value in named if value]
     if len(used) > 1:
         raise UsageError(
@@ -173,7 +173,7 @@ def _refuse_together(*named: tuple[str, object]) -> None:
 def _verify_request(
     request: PublishRequest, url: str | None, login: str | None, index: str | None
 ) -> VerifyRequest | None:
-    """Return where to verify: the command line before the settings; None where --verify
+    """Return where to verify: the command line before the settings; None if --verify
     is not given.
     """
 
@@ -203,7 +203,7 @@ def build_request(
 ) -> PublishRequest:
     """Return the request; the command line comes before the settings.
 
-    Raises UsageError (2) where the sink needs credentials and none are named, or where
+    Raises UsageError (2) if the sink needs credentials and none are named, or where
     a job on days gets a period or a job on periods gets a day; SettingsError (78) for
     wrong settings.
     """
@@ -247,7 +247,7 @@ _HEADINGS: Final = ("table", "expected", "found", "missing", "extra", "different
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """Where to look. ``url``: the server; ``login``: its login file; ``index``: names
+    """Where to look. ``url``: the server. ``login``: its login file. ``index``: names
     or patterns of indices.
     """
 
@@ -262,7 +262,7 @@ def verify_documents(
     """Compare the documents of all public tables with those at the far end, and print
     the outcome. Sends nothing.
 
-    Raises DataError (65) where documents are missing, extra or different, InputMissing
+    Raises DataError (65) if documents are missing, extra or different, InputMissing
     (66) where the day is not stored or an index does not exist, NotReady (75) where no
     whole answer comes, NotAllowed (77) for a refused login.
     """

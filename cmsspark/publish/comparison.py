@@ -34,7 +34,7 @@ def open_changes(
     """Yield a comparison with what was sent before, its scratch database in ``folder``,
     which is removed at the end.
 
-    Raises OutputError (73) where the disk does not hold it.
+    Raises OutputError (73) if the disk does not hold it.
     """
     failure = "the day cannot be compared with what was sent before"
     with scratch_database(folder / "changes.sqlite", failure) as db:
@@ -47,7 +47,7 @@ class Changes:
     """Compares the day's documents, one by one, with those sent before."""
 
     def __init__(self, db: sqlite3.Connection, completeness_id: str, spool: Spool) -> None:
-        """``db``: an empty database; ``completeness_id``: of the completeness document,
+        """``db``: an empty database. ``completeness_id``: of the completeness document,
         which is compared apart.
         """
         #: The digest of the completeness document that is known to have been confirmed last.
@@ -207,10 +207,10 @@ _IS_GONE: Final = "is_gone"
 class Verification:
     """The outcome of a comparison, in documents. The completeness document is one of them.
 
-    ``expected``: documents that the store makes; ``found``: those of them that are
-    there, whatever their content; ``extra``: others of the same day, type and producer,
-    and second copies; ``gone``: those that are there as gone, as they should be;
-    ``others``: of the same time and type, but another producer or period; ``invalid``:
+    ``expected``: documents that the store makes. ``found``: those of them that are
+    there, whatever their content. ``extra``: others of the same day, type and producer,
+    and second copies. ``gone``: those that are there as gone, as they should be.
+    ``others``: of the same time and type, but another producer or period. ``invalid``:
     rows that make no valid document.
     """
 
@@ -230,7 +230,7 @@ class Verification:
 
 
 class Difference(NamedTuple):
-    """A document that is not as it should be. ``kind``: missing, extra or different;
+    """A document that is not as it should be. ``kind``: missing, extra or different.
     ``about``: which fields.
     """
 
@@ -243,7 +243,7 @@ class Difference(NamedTuple):
 def open_comparison(folder: Path, spec: DocumentSpec) -> Iterator[Comparison]:
     """Yield a comparison with its scratch database in ``folder``, which is removed at the end.
 
-    Raises OutputError (73) where the disk does not hold it.
+    Raises OutputError (73) if the disk does not hold it.
     """
     scratch = folder / f"verify-{spec.table.name}-{spec.period}.sqlite"
     with scratch_database(scratch, "the documents cannot be compared") as db:
@@ -268,7 +268,7 @@ class Comparison:
         self._db.execute("BEGIN")
 
     def expect(self, rows: Iterable[Mapping[str, Any]], is_partial: bool) -> None:
-        """Take the stored rows as what should be there. Raises DataError (65) where two
+        """Take the stored rows as what should be there. Raises DataError (65) if two
         make one document.
         """
         for row in self._spec.published_rows(rows):
@@ -324,7 +324,7 @@ class Comparison:
     def _take(self, hit: Hit, where: str) -> None:
         if hit.source is None:
             raise DataError(
-                "an index must keep the source of its documents",
+                "an index does not keep the source of its documents",
                 where=where,
                 found=f"none in {hit.index}",
             )

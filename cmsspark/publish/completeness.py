@@ -27,8 +27,8 @@ BINS_OF_JOBS: Final = ("read", "matched", "malformed", "out_of_day", *JOB_BINS)
 
 @dataclass(frozen=True)
 class DaySummary:
-    """The totals of a day's documents. Counts are of documents; ``left_out``: rows,
-    None where none are left out.
+    """The totals of a day's documents. Counts are of documents. ``left_out``: rows,
+    None if none are left out.
     """
 
     documents: int

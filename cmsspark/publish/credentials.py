@@ -91,7 +91,7 @@ class Broker(msgspec.Struct, frozen=True):
     @property
     def exposed_host(self) -> str | None:
         """The first host that is sent the password without TLS, other than this host;
-        None where there is none.
+        None if there is none.
         """
         if self.is_secure or self.password is None:
             return None
@@ -131,12 +131,14 @@ def read_broker(path: Path) -> Broker:
     file, source = _read(path)
     if file.url is not None:
         raise source.error(
-            "host_and_ports names a broker", "`url`, which is for --sink http", "url"
+            "the file names no broker in host_and_ports", "`url`, which is for --sink http", "url"
         )
     if not _DESTINATION.fullmatch(file.topic or ""):
         # A broker accepts any other destination silently, and nobody ever reads from there.
         raise source.error(
-            "topic begins with /topic/ or /queue/ and has no blanks", "something else", "topic"
+            "topic does not begin with /topic/ or /queue/, or has blanks",
+            "something else",
+            "topic",
         )
     return Broker(
         addresses=_addresses(file, source),
@@ -162,23 +164,23 @@ def read_endpoint(path: Path) -> Endpoint:
     try:
         address = HttpAddress.from_url(url)
     except ValueError:
-        form = "url is https://host:port/producer, without user, `?` and `#`"
+        form = "url is not https://host:port/producer, without user, `?` and `#`"
         raise source.error(form, "something else", "url") from None
     last = address.path.rpartition("/")[2]
     if file.producer is not None and last and file.producer != last:
         raise source.error(
-            "the last part of url's path is the producer", "another than `producer`", "producer"
+            "the last part of url's path is not the `producer`", "two names", "producer"
         )
     producer = file.producer or last
     if not _PRODUCER.fullmatch(producer):
         raise source.error(
-            "the producer, the last part of url's path, is letters, digits, `.`, `_`, `-`",
+            "the producer, the last part of url's path, has other characters than letters, digits, `.`, `_`, `-`",
             "something else",
             "url",
         )
     if address.is_exposed:
         raise source.error(
-            "url begins with https:// (http:// only on this host)",
+            "url does not begin with https:// (http:// is for this host only)",
             "a password would be sent unencrypted",
             "url",
         )
@@ -202,7 +204,7 @@ def _build_url(file: _File, source: CredentialsSource) -> str:
     ((host, port), *more) = _addresses(file, source)
     if more or file.producer is None:
         raise source.error(
-            "`url`, or one host:port and a `producer`",
+            "the file names no `url`, nor one host:port and a `producer`",
             "several, or no `producer`",
             "host_and_ports",
         )
@@ -212,9 +214,9 @@ def _build_url(file: _File, source: CredentialsSource) -> str:
 def _read(path: Path) -> tuple[_File, CredentialsSource]:
     file, source = read_credentials_file(path, _File, "etc/amq_broker.example.json")
     if file.password is not None and file.username is None:
-        raise source.error("a password needs a `username`", "no `username`", "password")
+        raise source.error("the password has no `username`", "a `password` alone", "password")
     if file.key is not None and file.ckey is not None:
-        raise source.error("the client's key is named once", "both `key` and `ckey`", "ckey")
+        raise source.error("the client's key is named twice", "both `key` and `ckey`", "ckey")
     return file, source
 
 
@@ -223,7 +225,7 @@ def _addresses(file: _File, source: CredentialsSource) -> tuple[tuple[str, int],
     if file.host is not None:
         if value is not None:
             raise source.error(
-                "a broker is named once", "both `host` and `host_and_ports`", "host"
+                "the broker is named twice", "both `host` and `host_and_ports`", "host"
             )
         is_ipv6 = ":" in file.host and not file.host.startswith("[")
         value = [[f"[{file.host}]" if is_ipv6 else file.host, file.port]]
@@ -235,11 +237,11 @@ def _addresses(file: _File, source: CredentialsSource) -> tuple[tuple[str, int],
         match = _ADDRESS.fullmatch(part.strip()) if isinstance(part, str) else None
         if match is None or not 0 < int(match["port"]) < 65_536:
             key = "host" if file.host is not None else "host_and_ports"
-            rule = "host_and_ports is host:port, several separated by commas; or host and port stand alone"
+            rule = "host_and_ports is not host:port, or several separated by commas"
             raise source.error(rule, "something else", key)
         result.append((match["host"].strip("[]"), int(match["port"])))
     if not result:
-        raise source.error("host_and_ports names at least one host:port", "none", "host_and_ports")
+        raise source.error("host_and_ports names no host:port", "none", "host_and_ports")
     return tuple(result)
 
 
@@ -302,10 +304,10 @@ def read_credentials_file(
         message = str(error)
         key = re.search(r"unknown field `([^`]*)`|`\$\.(\w+)", message)
         named = (key[1] or key[2]) if key else None
-        problem = "the file holds one JSON object of known keys, each a text"
+        problem = "a key is unknown, or its value is no text"
         raise source.error(problem, message, named) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         at = re.search(r"\(byte (\d+)\)", str(error))
         raise source.error_at(
-            "the file holds one JSON object", "no valid JSON", int(at[1]) if at else None
+            "the file is not one JSON object", "no valid JSON", int(at[1]) if at else None
         ) from None

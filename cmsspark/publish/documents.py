@@ -110,7 +110,7 @@ def is_field(table: Table, name: str) -> bool:
 class DocumentSpec:
     """What all documents of one table and day, or period, have in common.
 
-    ``min_users``: fewer distinct users than this are withheld, but not 0;
+    ``min_users``: fewer distinct users than this are withheld, but not 0.
     ``has_user_datasets``: whether datasets of the tier USER are published.
     """
 

@@ -51,7 +51,7 @@ from cmsspark.store.run_history import set_aside, sqlite_files
 
 @dataclass(frozen=True)
 class SpoolResult:
-    """What spooling a day came to, counts of documents. ``snapshot_no`` is None where
+    """What spooling a day came to, counts of documents. ``snapshot_no`` is None if
     nothing has changed.
     """
 
@@ -239,7 +239,7 @@ class Outbox:
         """Make this outbox that of another destination, which counts as sent what this
         one was sent.
 
-        Raises DataError (65) where the other destination has documents of the day,
+        Raises DataError (65) if the other destination has documents of the day,
         NotReady (75) where one of the two is in use.
         """
         for folder in (self.folder, target.folder):
@@ -377,7 +377,7 @@ class Outbox:
 
     def last_reason(self) -> str:
         """Return why a batch waits or was refused, in the destination's words; empty
-        where all are confirmed.
+        if all are confirmed.
         """
         for state in (
             BatchState.STALLED,

@@ -52,7 +52,7 @@ def _for_each(command: Callable[[str, Outbox], None]) -> Callable[..., Any]:
     """Add the options that choose outboxes; the command gets the name of each and the
     locked outbox.
 
-    Raises InputMissing (66) where the options choose none.
+    Raises InputMissing (66) if the options choose none.
     """
 
     @functools.wraps(command)
@@ -67,7 +67,7 @@ def _for_each(command: Callable[[str, Outbox], None]) -> Callable[..., Any]:
 def _choose(
     state_dir: Path, day: date | None, table: str | None, to: str | None
 ) -> list[OutboxLocation]:
-    """Return the outboxes that the options choose. Raises InputMissing (66) where they
+    """Return the outboxes that the options choose. Raises InputMissing (66) if they
     choose none.
     """
     if chosen := list(locations(state_dir, day, table, to)):
@@ -203,7 +203,7 @@ def move_command(
     state_dir = load_settings(settings_file).state_dir
     old, new = (_one_destination(state_dir, name) for name in (source, target))
     if old == new:
-        raise UsageError("--from and --to must name different destinations", found=old)
+        raise UsageError("--from and --to name the same destination", found=old)
     for location in _choose(state_dir, day, table, old):
         _open_outbox(location).move_to(Outbox(state_dir, new, location.table, location.period))
         click.echo(f"{location.table} {location.period}: moved to {new}")
@@ -212,7 +212,7 @@ def move_command(
 def _one_destination(state_dir: Path, name: str) -> str:
     """Return the destination with this name or prefix of a name.
 
-    Raises InputMissing (66) where not exactly one matches.
+    Raises InputMissing (66) if not exactly one matches.
     """
     root = state_dir / "outbox"
     names = sorted(folder.name for folder in root.glob("*") if folder.is_dir())

@@ -53,8 +53,8 @@ DEFAULT_PRODUCER: Final = "cms-spark"
 class PublishRequest:
     """What to publish, and the destination: the command line before the settings.
 
-    ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`; ``amq``: its credentials
-    file; ``spool``: the folder of the file sink; ``limit``: only so many rows;
+    ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`. ``amq``: its credentials
+    file. ``spool``: the folder of the file sink. ``limit``: only so many rows.
     ``resend_all``: also documents that have not changed.
     """
 
@@ -98,9 +98,9 @@ def choose_sink(
     chosen = sink or ("stomp" if amq else defaults.sink or "file")
     if chosen not in SINKS:
         raise SettingsError(
-            f"sink must be one of {', '.join(SINKS)}",
+            f"there is no sink {chosen!r}",
             where=settings.where("publishing", "sink"),
-            found=repr(chosen),
+            next_step=f"name one of {', '.join(SINKS)}",
         )
     credentials, example = amq or defaults.amq, SINKS[chosen].example
     if example and not credentials:
@@ -149,7 +149,7 @@ def public_tables(request: PublishRequest, *, resume: bool = False) -> list[str]
     that the stored result has.
 
     ``resume`` reads no store: it returns the first table and the others that have an
-    outbox. Raises UsageError (2) where the job has no public table.
+    outbox. Raises UsageError (2) if the job has no public table.
     """
     tables = request.job.public_tables
     if not tables:
@@ -215,7 +215,7 @@ def _spec(request: PublishRequest, table: str, credentials: Any) -> DocumentSpec
 
 
 def find_stored_table(request: PublishRequest, table: str) -> CurrentTable:
-    """Return the stored result to publish. Raises InputMissing (66) where the day is not stored."""
+    """Return the stored result to publish. Raises InputMissing (66) if the day is not stored."""
     store = require_store(request.fout, request.settings)
     if is_local(store):
         files: Any = LocalFiles()
@@ -385,7 +385,7 @@ def describe_source(stored: CurrentTable, spec: DocumentSpec, request: PublishRe
     """Return what the documents are made from: the run that made the rows, and whatever
     else changes documents.
 
-    A snapshot that is half sent is continued only where its documents would be the same.
+    A snapshot that is half sent is continued only if its documents would be the same.
     """
     parts = [stored.manifest.rows_run, spec.producer, spec.type, request.limit]
     parts += [
@@ -454,7 +454,7 @@ def record_publication(
 ) -> None:
     """Record the outcome of a table in the run history; an error there is ignored.
 
-    ``outbox``: the destination's folder in the outbox; ``reason``: why documents wait
+    ``outbox``: the destination's folder in the outbox. ``reason``: why documents wait
     or were refused.
     """
     if request.limit is not None:

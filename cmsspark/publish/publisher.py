@@ -40,7 +40,7 @@ MAX_REFUSED_WITHOUT_SUCCESS: Final = 5
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When to give up. ``patience``: seconds without any confirmed batch; ``attempts``:
+    """When to give up. ``patience``: seconds without any confirmed batch. ``attempts``:
     of one batch in one run.
 
     ``max_refused``: single documents refused in a row, and ``max_refused_share`` of all
@@ -263,7 +263,7 @@ class Publisher:
 
     def _refuses_too_much(self) -> str | None:
         """Return what shows that the destination is wrong, and not a document; None
-        where nothing does.
+        if nothing does.
         """
         limit, decided = self._policy.max_refused, self._accepted + self._refused_count
         if self._refused_count > MAX_REFUSED_WITHOUT_SUCCESS and not self._accepted:
@@ -281,7 +281,7 @@ MARK: Final = "destination.json"
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """What identifies a destination. ``target``: topic, queue or path; ``hosts``:
+    """What identifies a destination. ``target``: topic, queue or path. ``hosts``:
     names, without ports.
     """
 
@@ -345,7 +345,7 @@ def outbox_folder(state_dir: Path, destination: Destination, label: str, identit
 
 
 def known_folder(state_dir: Path, destination: Destination) -> str | None:
-    """Return the name of the destination's folder in the outbox; None where it has none yet."""
+    """Return the name of the destination's folder in the outbox; None if it has none yet."""
     return next((folder.name for folder, _ in _marked(state_dir / "outbox", destination)), None)
 
 

@@ -1,6 +1,6 @@
 """Reads a day's documents from an OpenSearch, page by page.
 
-Pages follow the order of ``metadata._id``, which costs the server nothing where that is
+Pages follow the order of ``metadata._id``, which costs the server nothing if that is
 a keyword; documents without one follow in the order of their ``_id``.
 """
 
@@ -50,7 +50,7 @@ _LOGIN: Final = "check the login file (--verify-login): token, api_key, or usern
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """A document of an index. ``source`` is None where the index keeps none."""
+    """A document of an index. ``source`` is None if the index keeps none."""
 
     id: str = msgspec.field(name="_id")
     index: str = msgspec.field(name="_index")
@@ -141,7 +141,7 @@ class SearchClient:
     def search(self, body: Mapping[str, Any]) -> Hits:
         """Return the hits of one search over all shards.
 
-        Raises NotReady (75) where no whole answer comes within the patience, NotAllowed
+        Raises NotReady (75) if no whole answer comes within the patience, NotAllowed
         (77) for a refused login, InputMissing (66) for an index that does not exist,
         SettingsError (78) where no OpenSearch answers, NoOrderError, TooLargeError.
         """
@@ -220,7 +220,7 @@ class SearchClient:
 
     def _incomplete(self, actual: str) -> NotReady:
         return NotReady(
-            "the server must search all of its shards",
+            "the server searched only a part of its shards",
             where=self.where,
             found=actual,
             next_step="run the same command again later",
@@ -248,7 +248,7 @@ class SearchClient:
     def no_search(self, actual: str) -> SettingsError:
         """Return the error for a server that does not answer as OpenSearch does."""
         return SettingsError(
-            "the address must answer POST /_msearch as OpenSearch does",
+            "no OpenSearch answers POST /_msearch at this address",
             where=self.where,
             found=actual,
             next_step="check --verify: Grafana's is https://HOST/api/datasources/proxy/NUMBER",
@@ -360,10 +360,10 @@ class SearchIndex:
 
     def _cannot_sort(self, actual: str) -> SettingsError:
         return SettingsError(
-            f"{_ID} must be a keyword in these indices, or sorting by _id be allowed",
+            "the documents of these indices cannot be sorted by their ids",
             where=self.where,
             found=actual,
-            next_step="have the mapping of the index corrected",
+            next_step=f"have {_ID} mapped as a keyword, or sorting by _id allowed",
         )
 
 
@@ -438,7 +438,7 @@ def search_server(url: str | None, login: Path | None) -> HttpAddress:
     login_host = address.host if file.url is None else _address(file.url).host
     if login_host != address.host:
         raise NotAllowed(
-            "a login is sent to its own server only",
+            "the login file is of another server: a login is sent to its own only",
             where=login,
             found=f"a login for {login_host}, and {address.host} to verify",
             next_step="name the login file of that server with --verify-login",
@@ -446,7 +446,7 @@ def search_server(url: str | None, login: Path | None) -> HttpAddress:
     authorization, secrets = _authorization(file, source)
     if authorization is not None and address.is_exposed:
         raise NotAllowed(
-            "a login is never sent unencrypted to another host",
+            "the address has no TLS: a login is never sent unencrypted to another host",
             where=f"http://{address.host}",
             next_step="use https://",
         )
@@ -478,7 +478,7 @@ def _address(url: str) -> HttpAddress:
             return address
     # The text is not repeated: it may hold a password.
     raise UsageError(
-        "the address of an OpenSearch is https://host:port/prefix, without user, `?` and `#`"
+        "this is no address of an OpenSearch: it is https://host:port/prefix, without user, `?` and `#`"
     )
 
 
@@ -520,7 +520,7 @@ def index_names(text: str) -> list[str]:
         # begins what is no index.
         if not re.fullmatch(r"[a-z0-9.*][a-z0-9._*:+-]*", name) or name in (".", ".."):
             raise UsageError(
-                "an index is a name or pattern of OpenSearch, several separated by commas",
+                "--index is no name or pattern of OpenSearch, or several separated by commas",
                 found=safe_text(name),
                 next_step="for example --index monit_prod_cms-popularity_agg_data_aggregation*",
             )

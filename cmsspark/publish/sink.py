@@ -54,7 +54,7 @@ class Sink(Protocol):
     """A destination that confirms.
 
     ``outbox_name`` is the name of its folder in the outbox, which is made;
-    ``known_outbox`` is the same name, or None where there is no such folder yet, and
+    ``known_outbox`` is the same name, or None if there is no such folder yet, and
     writes nothing. ``where`` names the sink for people (without secrets). ``open`` and ``send`` raise SendError, or ForbiddenError
     (77) for what no retry cures; ``send`` returns only when the whole batch is
     confirmed. While it waits for the confirmation it may call ``meanwhile``, which
@@ -119,7 +119,7 @@ def publishing_settings(settings: Settings) -> PublishingSettings:
     section = settings.section(PublishingSettings, "publishing")
     if not (section.http_metadata or section.http_top_level):
         raise SettingsError(
-            "a document over HTTP needs its producer and type",
+            "documents over HTTP would have no producer and type",
             where=settings.where("publishing", "http_top_level"),
             found="http_metadata and http_top_level both false",
         )
@@ -138,7 +138,7 @@ def _path(settings: Settings, text: str | None) -> str | None:
 class SinkOptions:
     """What a sink may need to know beside its credentials.
 
-    ``spool``: the folder of the file sink; ``type`` and ``producer``: of the documents;
+    ``spool``: the folder of the file sink. ``type`` and ``producer``: of the documents.
     ``settings``: the ``publishing`` part of the settings; ``log`` receives a line for
     each problem waited out.
     """

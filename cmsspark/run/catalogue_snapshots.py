@@ -36,9 +36,6 @@ from cmsspark.counting.catalogue import (
     is_no_damage,
 )
 from cmsspark.counting.catalogue_build import MapParts, Part, build_catalogue, build_replicas
-from cmsspark.dumps.process_transport import ProcessTransport
-from cmsspark.dumps.rucio_replicas import spill_disk_replicas
-from cmsspark.dumps.rucio_scan import RucioScan, read_rses
 from cmsspark.filesystems.storage import Files, unreadable
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.formats.sqoop_csv import read_table
@@ -59,7 +56,7 @@ class Snapshots:
     """Folders of the snapshots, whether any was built just now, and the report of the
     catalogue's build.
 
-    ``catalogue`` and ``report`` are None where no file is looked up in it;
+    ``catalogue`` and ``report`` are None if no file is looked up in it;
     ``job_inputs``, the catalogue of the names of blocks and datasets, is None without a
     stream of jobs.
     """
@@ -87,10 +84,10 @@ def open_snapshots(
     """Return the snapshots of these dumps; without replicas there is none of them.
 
     ``map_parts`` works on parts, as ``map`` does. ``rses_file``: exceptions to the
-    sites of Rucio's RSEs; ``sites``: where the jobs of a site have their data.
+    sites of Rucio's RSEs. ``sites``: where the jobs of a site have their data.
     ``disk_replicas``: makes the parts of Rucio's replicas on
     disk elsewhere than in ``map_parts``. ``has_accesses``: files are looked up in a
-    catalogue; ``has_jobs``: blocks and datasets are. Raises DataError (65) naming a
+    catalogue. ``has_jobs``: blocks and datasets are. Raises DataError (65) naming a
     damaged file of a dump.
     """
     catalogue, job_inputs = None, None
@@ -214,6 +211,11 @@ def _parts_of_rucio(
     files: Files, rucio: Dump, map_parts: MapParts, rses_file: str | None, spill: Path
 ) -> list[Part]:
     """Return block replicas on disk, from the replicas of files."""
+    # Most runs have a snapshot, and need none of these modules.
+    from cmsspark.dumps.process_transport import ProcessTransport
+    from cmsspark.dumps.rucio_replicas import spill_disk_replicas
+    from cmsspark.dumps.rucio_scan import RucioScan, read_rses
+
     opener = partial(opened, files)
     rses, _ = read_rses(rucio, rses_file, opener)
     return spill_disk_replicas(ProcessTransport(spill, map_parts, opener), RucioScan(rucio, rses))
@@ -260,7 +262,7 @@ def open_or_build(
     ``check`` opens it: one that is damaged is removed and built anew. Two builders at
     once each work in a folder of their own; the first to finish is used by both. Old
     snapshots of the same kind go, but the newest ``KEPT``, and what killed builders
-    left. Raises OutputError (73) where the cache cannot be written.
+    left. Raises OutputError (73) if the cache cannot be written.
     """
     name = f"{kind}-v{FORMAT}-{hashlib.sha256(fingerprint.encode()).hexdigest()[:24]}"
     folder = cache / name
@@ -302,7 +304,7 @@ def open_or_build(
 
 
 def _not_written(error: OSError | OutputError, cache: Path) -> OutputError | None:
-    """Return the error (73) for a snapshot that could not be built; None where the
+    """Return the error (73) for a snapshot that could not be built; None if the
     cache's disk is not at fault.
     """
     number = os_error_number(error)  # processes of the pool hand it over as an error of ours

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base import dates
 from cmsspark.base.access import JOB_BINS
@@ -42,12 +42,14 @@ from cmsspark.run.scan_summary import (
     list_records,
     quarantine,
 )
-from cmsspark.run.spark import SparkResult
 from cmsspark.sources.dumps import Dump, dump_at
 from cmsspark.sources.folders import DayInput
 from cmsspark.sources.registry import DUMPS, JOB_TABLES, STREAMS_BY_NAME, STREAMS_OF_JOBS
 from cmsspark.store import results, staged_runs
 from cmsspark.store.stored_columns import table_rows
+
+if TYPE_CHECKING:
+    from cmsspark.run.spark import SparkResult
 
 
 @dataclass

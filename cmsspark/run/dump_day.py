@@ -60,7 +60,7 @@ Written = tuple[int, dict[str, Any]]
 
 @dataclass(frozen=True)
 class DumpJob:
-    """A job on dumps. ``dbs``: the columns it reads of each DBS table; ``replicas``:
+    """A job on dumps. ``dbs``: the columns it reads of each DBS table. ``replicas``:
     whether it reads the snapshot.
 
     ``build(frames, day)`` makes the rows of the job's table, which has its name, from
@@ -68,12 +68,12 @@ class DumpJob:
     :func:`cmsspark.dumps.dump_frames.make_frames` describes, whichever engine has read
           them. Derived columns, ``day`` and ``timestamp`` are added to them.
 
-    ``rucio``: tables of Rucio that it reads beside those of replicas; ``rucio_frames``:
+    ``rucio``: tables of Rucio that it reads beside those of replicas. ``rucio_frames``:
     what it reads of Rucio alone (``rse_sums``, ``last_access``, ``differences``). A job
     with these, or with ``is_of_rucio``, takes no other replicas. ``block_contents``:
     FILES are summed by block instead of by dataset, ``all`` of them or ``valid`` ones.
     ``more(files, request)``: frames from elsewhere. ``manifest(frames)``: entries of
-    the manifest. ``options``: options of its command beside those of all jobs;
+    the manifest. ``options``: options of its command beside those of all jobs.
     ``configured``: the job for their values.
     """
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EarlierDay:
-    """The day before of a stream of jobs. ``source``: its files, None without a folder;
+    """The day before of a stream of jobs. ``source``: its files, None without a folder.
     ``ids``: the stored ids.
     """
 
@@ -73,7 +73,7 @@ class EarlierDay:
     def read_ids(self, files: Files) -> Longs:
         """Return the stored ids, ascending; none where they are not stored.
 
-        Raises DataError (65) where they are damaged.
+        Raises DataError (65) if they are damaged.
         """
         import numpy as np
 
@@ -108,7 +108,7 @@ def find_earlier(
     table: str = JOB_IDS,
 ) -> EarlierDay:
     """Find the day before ``day``. ``jobs``: those that store the ids of ``stream``, by
-    default the jobs on streams, in ``table``. Raises NotReady (75) where its folder is
+    default the jobs on streams, in ``table``. Raises NotReady (75) if its folder is
     being copied.
     """
     before = day - timedelta(days=1)
@@ -137,7 +137,7 @@ def find_earlier(
 def _stored_ids(
     files: Files, fout: str, jobs: Sequence[str], table: str, source: DayInput, day: date
 ) -> CurrentTable | None:
-    """Find the ids that were stored from the same files, by the same rules; None where
+    """Find the ids that were stored from the same files, by the same rules; None if
     there are none.
     """
     for job in jobs:

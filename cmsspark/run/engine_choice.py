@@ -38,7 +38,7 @@ def choose(request: JobRequest, layout: Layout, spark_reason: str = "") -> Engin
     """Return the engine for a request. ``spark_reason``: what else asks for Spark, such
     as a profile or an option of Spark.
 
-    Looks at the dumps' folders where nothing else decides. Raises UsageError (2) where
+    Looks at the dumps' folders where nothing else decides. Raises UsageError (2) if
     processes are requested for what only Spark does.
     """
     if request.engine == SPARK:
@@ -71,7 +71,7 @@ def _option_reasons(request: JobRequest) -> list[str]:
 
 
 def _location_reason(request: JobRequest, layout: Layout) -> str:
-    """Say which of the request's paths are not on this host's disks; empty where all are."""
+    """Say which of the request's paths are not on this host's disks; empty if all are."""
     if is_all_local(layout, request.sources, request.fout):
         return ""
     if not is_all_local(layout, (), request.fout):
@@ -82,7 +82,7 @@ def _location_reason(request: JobRequest, layout: Layout) -> str:
 
 
 def _dump_reason(request: JobRequest, layout: Layout) -> str:
-    """Say that FILES is too large for an index, where a count needs one; empty where it is not.
+    """Say that FILES is too large for an index, where a count needs one; empty if it is not.
 
     A dump that is missing or damaged is no reason: the job reports it, with its exit
     code, and needs no JVM for that.
@@ -112,7 +112,7 @@ def _too_large(request: DayRequest, dbs: Dump) -> str:
 
 
 def check_index(request: DayRequest, resolved: Inputs) -> None:
-    """Raise NotReady (75) where processes were chosen and the dump that is read is too
+    """Raise NotReady (75) if processes were chosen and the dump that is read is too
     large for them after all.
     """
     if not inputs.uses_index(request, resolved.dbs):
@@ -125,7 +125,7 @@ def check_index(request: DayRequest, resolved: Inputs) -> None:
 
 
 def check_session(choice: EngineChoice) -> None:
-    """Raise SettingsError (78) where Spark is chosen in a process that has none.
+    """Raise SettingsError (78) if Spark is chosen in a process that has none.
 
     A session made here would have neither the profile's memory nor its options.
     """

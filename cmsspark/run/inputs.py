@@ -116,7 +116,7 @@ def dbs_tables(request: DayRequest) -> tuple[str, ...]:
 def uses_index(request: DayRequest, dbs: Dump) -> bool:
     """Return whether files find their dataset in the index: as ``--join`` says, or
     where FILES is small enough for an index on each host. Raises SettingsError (78)
-    where the limit is no number.
+    if the limit is no number.
     """
     if request.join != "auto":
         return request.join == "index"
@@ -139,7 +139,7 @@ def index_dump_bytes(settings: Settings) -> int:
         return int(value)
     except ValueError:
         raise SettingsError(
-            f"{INDEX_DUMP_BYTES_KEY} is a number of bytes",
+            f"{INDEX_DUMP_BYTES_KEY} is not a number of bytes",
             where=settings.where("spark", INDEX_DUMP_BYTES_KEY),
             found=repr(value),
             next_step=f"write a whole number, such as {INDEX_DUMP_BYTES}",
@@ -198,7 +198,7 @@ def accepted_files(named: Sequence[str], streams: Sequence[DayInput]) -> frozens
         ]
         if len(fits) != 1:
             raise UsageError(
-                f"--accept-damaged must name one file of the day's logs, not {name!r}",
+                f"--accept-damaged {name!r} does not name one file of the day's logs",
                 where=", ".join(source.folder for source in streams),
                 found=f"{pluralize(len(fits), 'file')} of that name: {', '.join(fits[:3])}"
                 if fits

@@ -21,7 +21,7 @@ _DECLARES: Final = re.compile(rb"^[ \t]*@(?:\w+\.)?job\b", re.MULTILINE)
 def load_declaration(job: Job) -> Declaration:
     """Return the declaration of a job. Importing its module must not import pyspark.
 
-    Raises SettingsError (78) where the file of a user's job is broken.
+    Raises SettingsError (78) if the file of a user's job is broken.
     """
     declared = DECLARED.get(job.name)
     if declared is None or declared.job.file != job.file:
@@ -33,10 +33,10 @@ def load_declaration(job: Job) -> Declaration:
 
 
 def job_in_file(word: str) -> Job | None:
-    """Return the job of a file, ``FILE.py`` or ``FILE.py:NAME``; None where it declares
+    """Return the job of a file, ``FILE.py`` or ``FILE.py:NAME``; None if it declares
     none: a script of one's own.
 
-    Raises UsageError (2) where it has several and none is named, SettingsError (78)
+    Raises UsageError (2) if it has several and none is named, SettingsError (78)
     where it is broken.
     """
     text, _, name = word.partition(".py:")

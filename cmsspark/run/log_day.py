@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,14 +15,10 @@ from cmsspark.base.memory import trim
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue_build import MapParts, Part
-from cmsspark.dumps.rucio_replicas import collect_disk_replicas
-from cmsspark.dumps.rucio_scan import RucioScan, read_rses
-from cmsspark.dumps.spark_transport import SparkTransport
 from cmsspark.engines.job_work import HtcondorMergeSpec
 from cmsspark.engines.names import PROCESSES
 from cmsspark.engines.session import log_page, unwrap_cause
 from cmsspark.engines.tasks import StreamFiles, TaskContext
-from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run import catalogue_snapshots, day_result, engine_choice, local, scan_summary
 from cmsspark.run.inputs import resolve, uses_index
@@ -31,14 +26,16 @@ from cmsspark.run.job_run import JobRun, begin
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.run.run_context import RunContext
 from cmsspark.run.scan_summary import build_reader
-from cmsspark.run.spark import SparkRunner
 from cmsspark.settings import pseudonyms
+from cmsspark.sources.reader import Reader
 from cmsspark.sources.rses import Rses, load_storage_sites
 from cmsspark.store import results
 from cmsspark.store.staged_runs import StagedRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cmsspark.run.spark import SparkRunner
 
 #: Parts of the dumps that the driver of a Spark day fetches and reads at once.
 FETCHES: Final = 4
@@ -61,8 +58,11 @@ def run(request: DayRequest, log: Callable[[str], None] | None = None) -> result
 
 def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
     run_context = job_run.run_context
+    inputs = resolve(request, job_run.layout, LocalFiles())
+    for source in inputs.streams:
+        # What readers load from files is loaded once, before the processes are forked.
+        Reader(source.stream, source.format_name, request.day)
     with local.worker_pool() as pool:
-        inputs = resolve(request, job_run.layout, LocalFiles())
         earlier = day_result.find(request, inputs)
         if earlier is not None:
             run_context.log(
@@ -81,6 +81,12 @@ def _run_by_processes(request: DayRequest, job_run: JobRun) -> results.CurrentTa
 
 
 def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
+    # Processes need none of these modules.
+    from concurrent.futures import ThreadPoolExecutor
+
+    from cmsspark.filesystems.opening import files_for
+    from cmsspark.run.spark import SparkRunner
+
     layout, run_context = job_run.layout, job_run.run_context
     # Missing local input is an error before a session starts.
     inputs = resolve(request, layout, LocalFiles()) if job_run.is_local else None
@@ -116,9 +122,11 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
 
 
 def _read_rses(request: DayRequest, inputs: Inputs) -> Rses | None:
-    """Return the storage elements of a dump of Rucio; None where another source has the replicas."""
+    """Return the storage elements of a dump of Rucio; None if another source has the replicas."""
     if inputs.replicas is None or inputs.replicas.kind != "rucio":
         return None
+    from cmsspark.dumps.rucio_scan import read_rses
+
     opener = partial(catalogue_snapshots.opened, inputs.files)
     rses, _ = read_rses(inputs.replicas, request.settings.rses, opener)
     return rses
@@ -130,6 +138,10 @@ def _disk_replicas(
     """Return replicas of blocks on disk by Rucio. Its rows of files are too many for
     one host: Spark reads them.
     """
+    from cmsspark.dumps.rucio_replicas import collect_disk_replicas
+    from cmsspark.dumps.rucio_scan import RucioScan
+    from cmsspark.dumps.spark_transport import SparkTransport
+
     del spill
     rses = _read_rses(request, inputs)
     assert rses is not None and inputs.replicas is not None
@@ -139,7 +151,7 @@ def _disk_replicas(
 
 @dataclass
 class LogDayRun:
-    """A run with its resolved inputs. ``opened`` is None where Spark's shuffle join
+    """A run with its resolved inputs. ``opened`` is None if Spark's shuffle join
     attaches the datasets.
     """
 

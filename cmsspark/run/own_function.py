@@ -31,7 +31,7 @@ PERIOD: Final = "period"
 
 @dataclass(frozen=True)
 class JobFunction:
-    """A declared function. ``reads``: what it takes by the names of its arguments;
+    """A declared function. ``reads``: what it takes by the names of its arguments.
     ``options``: its own options, by the names of keyword arguments. ``own_files``: paths
     that it names, of its columns and of own folders.
     """

@@ -107,13 +107,15 @@ class Accesses(Read):
             named = ", ".join(STREAMS_OF_JOB_ROWS)
             return f"{named} is counted by job: by stream, dataset, site, app and user only"
         if (self.map_batch is None) != (self.merge is None):
-            return "map_batch and merge go together"
+            return "one of map_batch and merge is missing"
         for function in (self.map_batch, self.merge):
             # It goes to other processes by its name.
             if function is not None and "<" in getattr(function, "__qualname__", ""):
-                return "map_batch and merge are functions of the file, not lambdas"
+                return "map_batch or merge is no function of the file, such as a lambda"
         if self.map_batch is not None and self.keys:
-            return "give keys and sums, or map_batch and merge"
+            return (
+                "keys and map_batch exclude each other: give keys and sums, or map_batch and merge"
+            )
         if self.is_single and frames != "spark":
             return (
                 "a day of accesses is more than memory: give keys and sums, or map_batch and merge"
@@ -273,7 +275,7 @@ class Fixed:
         return listed
 
     def check_unchanged(self, files: Files) -> None:
-        """Raise DataError (65) where a file of an own folder changed since it was listed."""
+        """Raise DataError (65) if a file of an own folder changed since it was listed."""
         for parts in self.files.values():
             for folder, listed in parts:
                 if _listed(files, folder) != listed:
@@ -562,7 +564,7 @@ def _csv_records(stream: IO[bytes], path: str) -> Iterator[_Record]:
 
 
 def _check_header(records: Iterator[_Record], schema: Table, path: str) -> Iterator[_Record]:
-    """Return the records behind the header of a CSV file. Raises DataError (65) where it
+    """Return the records behind the header of a CSV file. Raises DataError (65) if it
     lacks a column.
     """
     _, header, _ = next(records)

@@ -146,11 +146,11 @@ def _declaration(
         return SettingsError(problem, where=where, found=actual, next_step=next_step)
 
     if not hasattr(function, "__code__"):
-        raise wrong("@cms.job stands above a function", type(function).__name__)
+        raise wrong("@cms.job does not stand above a function", type(function).__name__)
     name = name or function.__name__
     if _NAME.fullmatch(name) is None:
         raise wrong(
-            "the name of a job has small letters, digits and _, and begins with a letter", name
+            "the name of the job is not of small letters, digits and _, a letter first", name
         )
     if name in JOBS.built_in or any(name in job.tables for job in JOBS.built_in.values()):
         raise wrong(
@@ -159,11 +159,11 @@ def _declaration(
     about = (inspect.getdoc(function) or "").partition("\n")[0].strip()
     if not about:
         raise wrong(
-            f"the job {name} needs a docstring",
+            f"the job {name} has no docstring",
             next_step="its first line is what run_spark --list prints",
         )
     if frames not in typing.get_args(FrameKind):
-        raise wrong("frames must be polars, pandas, arrow or spark", repr(frames))
+        raise wrong("frames is not polars, pandas, arrow or spark", repr(frames))
     for argument, read in reads.items():
         if not isinstance(read, Read):
             raise wrong(
@@ -171,11 +171,14 @@ def _declaration(
                 type(read).__name__,
             )
         if period and isinstance(read, Accesses | DumpTable):
-            raise wrong("a job of periods reads stored tables and folders", f"{argument}: {read}")
+            raise wrong(
+                "a job of periods cannot read this: only stored tables and folders",
+                f"{argument}: {read}",
+            )
         if problem := read.problem(frames):
             raise wrong(f"{argument}: {problem}")
     if sum(isinstance(read, Accesses) for read in reads.values()) > 1:
-        raise wrong("a job reads accesses once: name all keys and sums in one Accesses")
+        raise wrong("the job reads accesses twice: name all keys and sums in one Accesses")
     folder = Path(file).parent
     if isinstance(columns, str):
         path = find_beside(folder, columns)
@@ -185,18 +188,18 @@ def _declaration(
             raise wrong("the columns' file cannot be read", f"{path}: {error.strerror}") from None
         parsed, is_private = list(described.columns), described.is_private
     elif not isinstance(columns, Mapping):
-        raise wrong(f"columns must be a mapping of names to {_COLUMN_RULE}", repr(columns)[:200])
+        raise wrong(f"columns is not a mapping of names to {_COLUMN_RULE}", repr(columns)[:200])
     else:
         is_private = False
         parsed = [_column(column, text, wrong) for column, text in columns.items()]
     if not parsed:
-        raise wrong("a job needs columns")
+        raise wrong("the job has no columns")
     column_names = [column.name for column in parsed]
     own_keys = [keys] if isinstance(keys, str) else list(keys)
     if unknown := [key for key in own_keys if key not in column_names]:
         raise wrong(f"the key {unknown[0]!r} is no column", f"columns: {', '.join(column_names)}")
     if not own_keys:
-        raise wrong("a job needs keys: the columns that identify a row")
+        raise wrong("the job has no keys: the columns that identify a row")
     added = _PERIOD_COLUMNS if period else (_DAY_COLUMN,)
     of = PERIOD if period else DAY
     stamp = Column(
@@ -222,7 +225,7 @@ def _declaration(
 
 def _column(name: str, described: Any, wrong: Callable[..., SettingsError]) -> Column:
     if _NAME.fullmatch(str(name)) is None:
-        raise wrong("the name of a column has small letters, digits and _", repr(name))
+        raise wrong("the name of a column is not of small letters, digits and _", repr(name))
     if isinstance(described, Mapping):
         allowed = {"type", "about", "unit", "nullable", "private"}
         if unknown := sorted(described.keys() - allowed):
@@ -241,7 +244,7 @@ def _column(name: str, described: Any, wrong: Callable[..., SettingsError]) -> C
         )
     match = _COLUMN.fullmatch(described) if isinstance(described, str) else None
     if match is None:
-        raise wrong(f"column {name} must be {_COLUMN_RULE}", repr(described))
+        raise wrong(f"column {name} is not {_COLUMN_RULE}", repr(described))
     return Column(
         name,
         match["type"],
@@ -288,7 +291,7 @@ def _option(parameter: inspect.Parameter, wrong: Callable[..., SettingsError]) -
         annotation = kinds[0] if len(kinds) == 1 else annotation
     spelling = f"--{name.replace('_', '-')}"
     if default is parameter.empty:
-        raise wrong(f"the option {name} needs a default: `{name}: int = 10`")
+        raise wrong(f"the option {name} has no default: `{name}: int = 10`")
     if annotation is bool:
         return click.Option([spelling, name], is_flag=True, default=bool(default))
     if typing.get_origin(annotation) is Literal:
@@ -297,7 +300,7 @@ def _option(parameter: inspect.Parameter, wrong: Callable[..., SettingsError]) -
         kind = _TYPES[annotation]
     else:
         raise wrong(
-            f"the option {name} needs an annotation: int, float, str, bool or Literal",
+            f"the option {name} has no annotation of int, float, str, bool or Literal",
             "none" if annotation is parameter.empty else repr(annotation),
         )
     return click.Option(

@@ -561,7 +561,7 @@ def checked_rows(returned: Any, table: Table, interval: Interval) -> pa.Table:
 
 
 def _check_added(values: pa.ChunkedArray, column: Column, value: Any) -> None:
-    """Raise DataError (65) where a column that every row gets has another value."""
+    """Raise DataError (65) if a column that every row gets has another value."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -657,7 +657,7 @@ def _wrong_value(column: Column, row: int, value: Any, rule: str) -> DataError:
 
 
 def _check_keys(rows: pa.Table, table: Table) -> None:
-    """Raise DataError (65) where two rows have the same keys: one document would replace
+    """Raise DataError (65) if two rows have the same keys: one document would replace
     the other.
     """
     import polars as pl

@@ -68,7 +68,7 @@ def input_summary(source: DayInput) -> dict[str, Any]:
 
 def settings_summary(settings: Settings, dumps: Iterable[Dump]) -> dict[str, Any]:
     """Return the settings that change counts: the maximum of bytes of a line, exceptions
-    to the sites of RSEs, and where the jobs of a site have their data.
+    to the sites of RSEs, and if the jobs of a site have their data.
     """
     has_rses = any(dump.kind == "rucio" for dump in dumps)
     return {
@@ -79,7 +79,7 @@ def settings_summary(settings: Settings, dumps: Iterable[Dump]) -> dict[str, Any
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions of code, counting rules, store, Python and Spark (None where
+    """Return the versions of code, counting rules, store, Python and Spark (None if
     PySpark is not installed).
     """
     return {

@@ -129,7 +129,7 @@ class Inputs:
 
 def pattern_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the options; the command gets ``patterns`` and ``antipatterns``, None
-    where not given.
+    if not given.
     """
     for option in (
         click.option(
@@ -159,7 +159,7 @@ class NamePatterns:
 
     @classmethod
     def from_options(cls, patterns: str | None, antipatterns: str | None) -> NamePatterns | None:
-        """Return the patterns of the options; None where neither is given.
+        """Return the patterns of the options; None if neither is given.
 
         Example:
             >>> NamePatterns.from_options("/*/*/AOD, /ZMM*", None).patterns
@@ -173,7 +173,7 @@ class NamePatterns:
         return {"patterns": list(self.patterns), "antipatterns": list(self.antipatterns)}
 
     def select(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows whose ``dataset_name`` stays; a null name stays only where
+        """Return the rows whose ``dataset_name`` stays; a null name stays only if
         there are no patterns.
         """
         import polars as pl

@@ -150,7 +150,7 @@ class RowInputs:
         return key_count(weight, self.transport.key_bytes)
 
     def describe(self, before: Sequence[Manifest]) -> dict[str, Any]:
-        """Return the entries of the manifest. Raises DataError (65) where none of many
+        """Return the entries of the manifest. Raises DataError (65) if none of many
         rows of a table is used.
         """
         from cmsspark.dumps.rucio_scan import count_uses
@@ -203,10 +203,10 @@ class AccountNames:
 
 @dataclass(frozen=True)
 class RowJob:
-    """A job on such tables. ``tables``: its stored tables, the first one with its name;
+    """A job on such tables. ``tables``: its stored tables, the first one with its name.
     ``rucio``: the tables of Rucio's dump that it needs, without which it is not ready
-    (75); ``optional``: those that it reads if the dump has them; ``reads_tasks``: it
-    reads the tasks of CRAB; ``before``: tables of the dump of the day before.
+    (75). ``optional``: those that it reads if the dump has them. ``reads_tasks``: it
+    reads the tasks of CRAB. ``before``: tables of the dump of the day before.
 
     ``build(inputs)`` returns the rows of each table.
     """
@@ -324,7 +324,7 @@ class RowRequest(JobRequest):
 
 def to_table(name: str, rows: Sequence[Made], added: Mapping[str, Any]) -> pa.Table:
     """Return rows as a stored table, in the order of its keys. Raises DataError (65) for
-    a sum beyond 64 bits, or a null where none may be.
+    a sum beyond 64 bits, or a null if none may be.
     """
     import pyarrow as pa
 

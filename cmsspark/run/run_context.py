@@ -92,7 +92,7 @@ class RunContext:
             self.log(f"removed leftovers of a killed run: {path}")
 
     def check(self) -> None:
-        """Raise NotReady (75) where another process took the lease."""
+        """Raise NotReady (75) if another process took the lease."""
         if self.lease is not None:
             self.lease.check()
 
@@ -101,7 +101,7 @@ class RunContext:
         """Yield a new run in the store, which the block writes and commits; its files
         are removed where the block raises.
 
-        The commit checks the lease. Raises OutputError (73) where the store cannot be written.
+        The commit checks the lease. Raises OutputError (73) if the store cannot be written.
         """
         run = staged_runs.stage(files, self.fout, self.job, self.interval, self.check)
         try:

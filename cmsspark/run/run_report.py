@@ -221,7 +221,7 @@ def page_path(state_dir: Path, run: Run) -> Path:
 
 
 def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
-    """Write the page of a failed run, readable by its owner only; None where that fails."""
+    """Write the page of a failed run, readable by its owner only; None if that fails."""
     path = page_path(state_dir, run)
     try:
         make_private(path.parent)

@@ -69,7 +69,7 @@ class FileNotes:
 
 @dataclass(frozen=True)
 class FileRecords:
-    """The records of one file. ``bytes``: as it is stored; ``content_bytes``: after unpacking."""
+    """The records of one file. ``bytes``: as it is stored. ``content_bytes``: after unpacking."""
 
     file: str
     bytes: int
@@ -496,7 +496,7 @@ def _copied(files: Files, path: str) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Search:
-    """A search for a column's largest value in a day's logs. ``catalogue``: None where
+    """A search for a column's largest value in a day's logs. ``catalogue``: None if
     no file is looked up.
     """
 
@@ -506,7 +506,7 @@ class _Search:
     catalogue: Catalogue | None
 
     def find(self, source: DayInput) -> Largest | None:
-        """Return the record of a stream with the largest value; None where no value is above 0."""
+        """Return the record of a stream with the largest value; None if no value is above 0."""
         if (
             sum(listed.size for listed in source.files if not is_local(listed.path))
             > MOST_COPIED_BYTES

@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import os
 import shlex
-import ssl
 import stat
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from cmsspark.base.errors import NotAllowed, SettingsError
+
+if TYPE_CHECKING:
+    import ssl
 
 _MAX_BYTES: Final = 1_000_000
 _TOKEN_LETTERS: Final = 16
@@ -103,6 +105,9 @@ def tls_context(
     key's file must be private. Raises SettingsError (78) for files that are missing,
     encrypted or not certificates, NotAllowed (77) for a key that others can access.
     """
+    # Not at import: most commands need no TLS.
+    import ssl
+
     try:
         trust = {} if ca is None else {"capath": str(ca)} if ca.is_dir() else {"cafile": str(ca)}
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, **trust)

@@ -15,7 +15,7 @@ import msgspec
 
 from cmsspark.base.access import Remote
 from cmsspark.sources.access_decoder import AccessDecoder
-from cmsspark.sources.formats.fast_json import AccessKeys, fast_access_lines
+from cmsspark.sources.formats.fast_json import AccessKeys, Place, fast_access_lines
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_type, split_flat
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, load_schema
@@ -66,7 +66,7 @@ class AaaNgDecoder(AccessDecoder):
         sizes = keys("read_bytes"), keys("write_bytes")
         access_keys = AccessKeys(name, keys(*self.shared), keys(*_ENDS), *sizes, self.no_names)
         self._fast_lines = fast_access_lines(
-            self.day_number, access_keys, self._meanings, self._number
+            self.day_number, access_keys, self._meanings, *self._numbering
         )
 
     @classmethod
@@ -76,7 +76,15 @@ class AaaNgDecoder(AccessDecoder):
         return FormatVersions.from_schema(load_schema("aaa/aaa-ng"), is_flat=is_flat)
 
     def _number(self, key: tuple[Any, ...]) -> int:
-        user, app, logged, server, source, target, *resolved = key
+        user, app, *ends = key
+        return self.groups.number(user, app, self._find_place(ends))
+
+    def _number_place(self, sites: tuple[Any, ...]) -> int:
+        return self.groups.places[self._find_place(sites)]
+
+    def _find_place(self, ends: Sequence[Any]) -> Place:
+        """Return the place of an access, by what its texts of ``_ENDS`` mean."""
+        logged, server, source, target, *resolved = ends
         site = server if logged == UNKNOWN else logged
         if site == UNKNOWN or not (source and target and all(resolved)):
             remote = Remote.UNKNOWN
@@ -85,7 +93,7 @@ class AaaNgDecoder(AccessDecoder):
             remote = Remote.NO if is_here else Remote.YES
         # The sites of both ends have other names than the server (rule 44): only a
         # reader at the server has the same.
-        return self.coder.number(site, app, user, remote, site if remote == Remote.NO else None)
+        return site, remote, site if remote == Remote.NO else None
 
     def strict(self, fields: Fields) -> Any:
         """Return the record of a strictly parsed line. Raises Malformed."""

@@ -21,6 +21,8 @@ from cmsspark.sources.formats.fast_json import (
     AvroFields,
     FastAvroReader,
     FastLineReader,
+    Groups,
+    Place,
     RequiredFields,
     RequiredFieldsOf,
 )
@@ -58,7 +60,7 @@ ASIDE: Final = ("secondary", "embedded")
 
 
 def line_fields(schema: RecordSchema, shared: Sequence[str], **options: Any) -> RequiredFields:
-    """Return what the compiled line reader looks for; ``shared``: the attributes that
+    """Return what the compiled line reader looks for. ``shared``: the attributes that
     make an access's group.
     """
     (name,) = schema.keys("lfn")
@@ -95,6 +97,13 @@ class AccessDecoder(JsonDecoder):
         self._pick = itemgetter(
             *(shared.index(name) if name in shared else -1 for name in AccessDecoder.shared)
         )
+        # As compiled code numbers groups: by their places, if the first two values of a
+        # key are the user and the application.
+        self._numbering: tuple[Callable[[tuple[Any, ...]], int], Groups | None] = (
+            (self._number_place, self.groups)
+            if tuple(shared[:2]) == ("user", "app")
+            else (self._number, None)
+        )
         self._needs_replicas = STREAMS_BY_NAME[self.stream].needs_replicas
         self._read = [attrgetter(field.attribute) for field in self.schema.fed("read_bytes")]
         self._written = [attrgetter(field.attribute) for field in self.schema.fed("write_bytes")]
@@ -126,14 +135,14 @@ class AccessDecoder(JsonDecoder):
             self.avro_fields = tuple(field.key for field in self.schema.fields)
             sizes = self.schema.keys("read_bytes")[::-1]
             needs = AvroFields(self.avro_required, self.schema.keys(*self.shared), sizes)
-            self.fast_avro = FastAvroReader(needs, self._meanings, self._number)
+            self.fast_avro = FastAvroReader(needs, self._meanings, *self._numbering)
         elif COMPILED:
             fields = line_fields(self.schema, self.shared)
             self._use_templates(fields, lambda data: fields)
 
     def _use_templates(self, required: RequiredFields, pick_required: RequiredFieldsOf) -> None:
         self._fast_lines = FastLineReader(
-            self.day_number, required, pick_required, self._meanings, self._number
+            self.day_number, required, pick_required, self._meanings, *self._numbering
         )
 
     def take(self, records: list[Any], batch: AccessBatch) -> None:
@@ -174,10 +183,21 @@ class AccessDecoder(JsonDecoder):
         return map(self._codes.__getitem__, zip(*meanings, strict=True))
 
     def _number(self, key: tuple[Any, ...]) -> int:
-        """Return the number of a group. An access is remote where its reader is at
-        another site, or, of streams that need replicas, by these.
+        """Return the number of a group."""
+        user, app, *sites = self._pick((*key, None))
+        return self.groups.number(user, app, self.place(*sites))
+
+    def _number_place(self, sites: tuple[Any, ...]) -> int:
+        """Return the number of a place, for compiled code: the key of a group without
+        user and application.
         """
-        user, app, site, reader = self._pick((*key, None))
+        _, _, *sites = self._pick((None, None, *sites, None))
+        return self.groups.places[self.place(*sites)]
+
+    def place(self, site: str | None, reader: str | None) -> Place:
+        """Return the place of an access. It is remote where its reader is at another
+        site, or, of streams that need replicas, by these.
+        """
         site, reader = site or UNKNOWN, reader or UNKNOWN
         if site == UNKNOWN:
             remote = Remote.UNKNOWN
@@ -186,7 +206,7 @@ class AccessDecoder(JsonDecoder):
         else:
             is_here = reader == UNKNOWN or is_same_place(reader, site, self.storage_sites)
             remote = Remote.NO if is_here else Remote.YES
-        return self.coder.number(site, app, user, remote, None if reader == UNKNOWN else reader)
+        return site, remote, None if reader == UNKNOWN else reader
 
     def strict(self, fields: Fields) -> Any:
         """Return the record of a strictly parsed line. Raises Malformed."""

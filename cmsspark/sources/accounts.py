@@ -35,7 +35,7 @@ class Accounts:
     production: tuple[str, ...] = ()
 
     def account_class(self, account: str | None, account_type: str | None) -> str:
-        """Return the class of an account; ``account_type``: by Rucio, None without a row.
+        """Return the class of an account. ``account_type``: by Rucio, None without a row.
 
         Example:
             >>> accounts = Accounts(("wma_prod",))

@@ -277,15 +277,10 @@ class CostDecoder(JobDecoder):
 
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
         self._start_ms = dates.start_ms(day)
-        self._groups: list[CoreGroup] = []
         self._numbers: dict[CoreGroup, int] = {}
         self._wall_is_last_start = False
         super().__init__(day, apps, format_name)
-
-    @property
-    def groups(self) -> list[Any]:
-        """The groups that presences refer to."""
-        return self._groups
+        self.groups: list[CoreGroup] = []
 
     def use_meanings(self, meanings: Mapping[str, str]) -> None:
         """Take what the fields mean on the day (rule 51)."""
@@ -324,9 +319,9 @@ class CostDecoder(JobDecoder):
         group = CoreGroup(
             self._sites[site], subsite or None, type_.lower() if type_ else UNKNOWN, cores(cpus)
         )
-        number = self._numbers.setdefault(group, len(self._groups))
-        if number == len(self._groups):
-            self._groups.append(group)
+        number = self._numbers.setdefault(group, len(self.groups))
+        if number == len(self.groups):
+            self.groups.append(group)
         return number
 
     def _fast_group(self, texts: tuple[str | None, ...]) -> int:

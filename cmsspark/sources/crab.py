@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import xxhash
 
-from cmsspark.base.access import NO_JOB, AccessBatch, Group, Remote
-from cmsspark.sources.formats.fast_json import AvroFields, FastAvroReader
-from cmsspark.sources.formats.json_lines import Coder, add_lfns
+from cmsspark.base.access import NO_JOB, AccessBatch, Remote
+from cmsspark.sources.formats.fast_json import AvroFields, FastAvroReader, Groups, Place
+from cmsspark.sources.formats.json_lines import add_lfns
 from cmsspark.sources.record_schema import load_schema
 from cmsspark.sources.values import (
     UNKNOWN,
@@ -31,7 +31,7 @@ from cmsspark.sources.values import (
 
 #: The attributes of a job's access to a file, in the order of its values; times are in
 #: seconds as text.
-_ATTRIBUTES: Final = ("lfn", "site", "user", "app", "cpu_ms", "wall_ms", "job_id")
+_ATTRIBUTES: Final = ("lfn", "user", "app", "site", "cpu_ms", "wall_ms", "job_id")
 
 
 class CrabDecoder:
@@ -42,21 +42,18 @@ class CrabDecoder:
     def __init__(self, day: date, apps: Apps, format_name: str = "avro") -> None:
         del day  # CRAB records have no delivery time; they belong to the folder's day (rule 6).
         self.apps = apps
-        self.coder = Coder()
+        #: The groups that batches refer to.
+        self.groups = Groups()
         self._codes = MemoDict(self._number)
         # The rows of a job often follow each other.
         self._jobs = MemoDict(job_hash, Apps.CACHE_SIZE)
         self.avro_fields = load_schema(f"crab/{format_name}").keys(*_ATTRIBUTES)
         self.avro_required, *shared = self.avro_fields[:4]
         needs = AvroFields(self.avro_required, tuple(shared), times=self.avro_fields[4:])
+        meanings = (_person, self.apps.of.__getitem__, as_is)
         self.fast_avro = FastAvroReader(
-            needs, (as_is, as_is, self.apps.of.__getitem__), self._number
+            needs, meanings, lambda site: self.groups.places[_place(*site)], self.groups
         )
-
-    @property
-    def groups(self) -> list[Group]:
-        """The groups that batches refer to."""
-        return self.coder.groups
 
     def avro_record(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the values of an Avro record by ``_ATTRIBUTES``. Raises Malformed."""
@@ -103,9 +100,9 @@ class CrabDecoder:
     def _take(
         self,
         lfns: list[str | None],
-        sites: list[str | None],
         users: list[str | None],
         tools: list[str | None],
+        sites: list[str | None],
         cpu_ms: list[int | None],
         wall_ms: list[int | None],
         job_ids: list[str | None],
@@ -114,7 +111,7 @@ class CrabDecoder:
         batch: AccessBatch,
     ) -> None:
         apps = map(self.apps.of.__getitem__, tools)
-        groups = map(self._codes.__getitem__, zip(sites, users, apps, strict=True))
+        groups = map(self._codes.__getitem__, zip(users, apps, sites, strict=True))
         jobs = map(self._jobs.__getitem__, job_ids)
         rows = list(zip(groups, cpu_ms, wall_ms, jobs, positions, strict=True))
         with_lfn, unnamed = add_lfns(rows, lfns, batch)
@@ -130,11 +127,19 @@ class CrabDecoder:
         for number, column in enumerate(columns):
             column += [row[number] for row in with_lfn]
 
-    def _number(self, key: tuple[str | None, str | None, str]) -> int:
-        logged, user, app = key
-        site = site_name(logged)
-        remote = Remote.UNKNOWN if site == UNKNOWN else Remote.BY_REPLICA
-        return self.coder.number(site, app, user if person_name(user) else None, remote)
+    def _number(self, key: tuple[str | None, str, str | None]) -> int:
+        user, app, site = key
+        return self.groups.number(_person(user), app, _place(site))
+
+
+def _person(user: str | None) -> str | None:
+    """Return a user as logged; None for nobody (rule 13)."""
+    return user if person_name(user) else None
+
+
+def _place(logged: str | None) -> Place:
+    site = site_name(logged)
+    return site, Remote.UNKNOWN if site == UNKNOWN else Remote.BY_REPLICA, None
 
 
 def job_hash(job_id: str | None) -> int:

@@ -72,8 +72,8 @@ def choose_dbs_dump(files: Files, layout: Layout, day: date, tables: Iterable[st
     """Return the DBS dump of a log day with the files of ``tables``.
 
     It is the first complete dump dated after the day, else that of the day, else the
-    newest before it. The legacy ``current`` is used only where no dated dump exists.
-    Raises InputMissing (66) where there is no dump, NotReady (75) where none is
+    newest before it. The legacy ``current`` is used only if no dated dump exists.
+    Raises InputMissing (66) if there is no dump, NotReady (75) where none is
     complete.
     """
     required = sorted(set(tables))
@@ -142,10 +142,10 @@ def find_rucio_dump(files: Files, layout: Layout, day: date, tables: Iterable[st
 def choose_replica_dump(
     files: Files, layout: Layout, day: date, tables: Iterable[str] = ()
 ) -> Dump:
-    """Return the dump of the source that serves the replicas of a log day (rule 28);
+    """Return the dump of the source that serves the replicas of a log day (rule 28).
     ``tables``: of Rucio, where it is that.
 
-    Raises InputMissing (66) where that source has none, whatever the others have.
+    Raises InputMissing (66) if that source has none, whatever the others have.
     """
     source = layout.epochs.source(REPLICAS_ROLE, day)
     try:

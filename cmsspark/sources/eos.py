@@ -23,7 +23,7 @@ import msgspec
 
 from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.access_decoder import AccessDecoder, line_fields
-from cmsspark.sources.formats.fast_json import COMPILED, RequiredFields
+from cmsspark.sources.formats.fast_json import COMPILED, Place, RequiredFields
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_type, split
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, RecordSchema, load_schema
@@ -106,7 +106,7 @@ class EosDecoder(AccessDecoder):
             }
 
             def pick_required(data: Mapping[str, Any] | str) -> RequiredFields | None:
-                """Return the fields of a record; None where the keys do not identify its layout."""
+                """Return the fields of a record; None if the keys do not identify its layout."""
                 layout = TEXT if isinstance(data, str) else _find_layout(data)
                 return required[layout] if layout != PREFIXED or "eos.path" in data else None
 
@@ -155,9 +155,10 @@ class EosDecoder(AccessDecoder):
             batch.generations[version] = batch.generations.get(version, 0) + count
         super().take(records, batch)
 
-    def _number(self, key: tuple[Any, ...]) -> int:
-        user, app = key
-        return self.coder.number(SITE, app, user, Remote.UNKNOWN)
+    def place(self, site: str | None, reader: str | None) -> Place:
+        """Return the place of all accesses."""
+        del site, reader
+        return SITE, Remote.UNKNOWN, None
 
     def _split_text(self, record: Any, number: int) -> Any:
         try:

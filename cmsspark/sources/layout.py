@@ -124,7 +124,7 @@ def hold_data(files: Files, listed: Sequence[InputFile]) -> bool:
     """Return whether any of the files has data. Empty files, empty gzip files, Avro
     files without a block and files of a few blank lines have none.
 
-    Small files are opened only where no larger file exists. Damaged files count as
+    Small files are opened only if no larger file exists. Damaged files count as
     data: the reader reports them.
     """
     return any(_holds_data(files, file) for file in sorted(listed, key=lambda file: -file.size))
@@ -207,7 +207,7 @@ class Epochs:
         )
 
     def source(self, role: str, day: date) -> str:
-        """Return the source that serves ``role`` on a log day; empty where none does."""
+        """Return the source that serves ``role`` on a log day; empty if none does."""
         return _of_day(self.roles[role], day)
 
     def meaning(self, feed: str, field_name: str, day: date) -> str:
@@ -269,7 +269,7 @@ def setting(role: str, source: str, first: date) -> str:
 def _mapping(values: Any, allowed: Iterable[str], where: Where, *key: str) -> Mapping[str, Any]:
     if not isinstance(values, Mapping):
         raise SettingsError(
-            f"{'.'.join(key)} has `key: value` lines below it",
+            f"{'.'.join(key)} has no `key: value` lines below it",
             where=where(*key),
             found=repr(values),
         )
@@ -317,7 +317,7 @@ def _first(value: Any, where: Where, *key: str) -> date | None:
         return date.fromisoformat(str(day))
     except (TypeError, ValueError):
         raise SettingsError(
-            f"{'.'.join(key)}.from is a day, {_ALWAYS} or {_NEVER}",
+            f"{'.'.join(key)}.from is not a day, {_ALWAYS} or {_NEVER}",
             where=where(*key, "from"),
             found=repr(day),
             next_step=f"write `{key[-1]}: {{from: 2026-03-01}}`",
@@ -449,7 +449,7 @@ class Layout:
     def day_locations(self, stream: str, day: date) -> tuple[InputLocation, ...]:
         """Return the stream's locations for a day; those meant for its year come first.
 
-        None where another source has the stream's role on that day (rule 28).
+        None if another source has the stream's role on that day (rule 28).
         """
         served = [location for location in self.locations[stream] if self._serves(location, day)]
         return tuple(sorted(served, key=lambda location: not location.covers(day)))
@@ -472,7 +472,7 @@ class Layout:
 
 def _check_keys(where: str, values: object, allowed: Mapping[str, Any]) -> None:
     if not isinstance(values, Mapping):
-        raise SettingsError(f"settings: {where} must be a mapping", found=repr(values))
+        raise SettingsError(f"settings: {where} is not a mapping", found=repr(values))
     unknown = [str(key) for key in values if key not in allowed]
     if unknown:
         raise SettingsError(
@@ -495,7 +495,7 @@ def _location(
     )
     for key, value in changes.items():
         if not isinstance(value, str) or not value:
-            raise SettingsError(f"settings: {where}.{key} must be a text", found=repr(value))
+            raise SettingsError(f"settings: {where}.{key} is not a text", found=repr(value))
     merged = {**spec, **changes}
     folder = _rooted(merged["folder"], root, overridden="folder" in changes)
     location = InputLocation(
@@ -525,7 +525,7 @@ def _levels(where: str, days: str | None) -> tuple[Level, ...]:
     tokens = [match["token"][0] if match else "" for match in matches]
     if tokens != ["Y", "M", "D"]:
         raise SettingsError(
-            f"settings: {where}.days must be three folders for year, month and day",
+            f"settings: {where}.days is not three folders for year, month and day",
             found=days,
             next_step=f"such as {' or '.join(_DAYS)}",
         )

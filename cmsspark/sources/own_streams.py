@@ -39,7 +39,7 @@ _NESTED: Final = "cmsspark.sources.access_decoder:AccessDecoder"
 
 
 class _StreamFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A stream as its file describes it; ``columns``: as of ``schemas/inputs``."""
+    """A stream as its file describes it. ``columns``: as of ``schemas/inputs``."""
 
     stream: str
     title: str

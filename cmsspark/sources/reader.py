@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import IO, Any, Final, NamedTuple
 
-from cmsspark.base.access import NO_BYTES, AccessBatch, Group, Quarantined
+from cmsspark.base.access import NO_BYTES, AccessBatch, Quarantined
 from cmsspark.base.compiled import unavailable_reason
 from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.formats import avro, damaged, lines
 from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.damaged import Damage
+from cmsspark.sources.formats.fast_json import Groups
 from cmsspark.sources.formats.json_lines import JsonDecoder
 from cmsspark.sources.formats.lines import describe
 from cmsspark.sources.record_schema import Note
@@ -283,9 +284,9 @@ class Reader:
         return [] if self._oversized is None else self._oversized.records
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> Groups:
         """The groups that batches refer to; grows while reading."""
-        groups: list[Group] = self.decoder.groups
+        groups: Groups = self.decoder.groups
         return groups
 
     def file(
@@ -323,7 +324,7 @@ class Reader:
         """Return a batch of whole lines that the caller has read. Line numbers count
         from the start of the chunk.
 
-        Raises DataError (65) where the lines begin as those of a packed file.
+        Raises DataError (65) if the lines begin as those of a packed file.
         """
         if self.is_avro:
             raise TypeError("an Avro file cannot be read in chunks")

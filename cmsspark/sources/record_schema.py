@@ -123,7 +123,7 @@ class RecordSchema:
         return tuple(field.key for field in self.fed(*attributes))
 
     def struct(self, name: str, more: Iterable[tuple[Any, ...]] = (), **options: Any) -> Any:
-        """Return the type of ``data``; ``more``: attribute, type and default of fields
+        """Return the type of ``data``. ``more``: attribute, type and default of fields
         beside it, or in their place.
         """
         fields: dict[str, Any] = {
@@ -179,7 +179,7 @@ class FormatVersions:
     """The versions of a format by name. Most formats have one version with the name of the format.
 
     ``version_of`` takes the ``data`` of a record and returns the name of its version
-    and its fields, or None where the version cannot be determined. ``is_flat``: whether
+    and its fields, or None if the version cannot be determined. ``is_flat``: whether
     a record has no ``data`` and is that itself.
     """
 

@@ -38,11 +38,11 @@ class Stream:
 
     ``title``: a description of its records for ``run_spark --list``. ``formats``: in
     order of preference. ``has_bytes`` and ``has_times``: whether its records carry
-    bytes read, and CPU and wall-clock seconds; the columns are null where they do not.
+    bytes read, and CPU and wall-clock seconds; the columns are null if they do not.
     ``needs_replicas``: whether an access is remote depends on the replicas of the
     file's block (rule 21). ``since`` and ``until``: its first day and the day after its
-    last one (UTC), None where it is unlimited. ``has_report``: whether a job
-    ``dbs_<name>`` reports on this stream alone; ``report_aliases``: other names of that
+    last one (UTC), None if it is unlimited. ``has_report``: whether a job
+    ``dbs_<name>`` reports on this stream alone. ``report_aliases``: other names of that
     job. ``counts_jobs``: its records are of jobs, each counted once, not of accesses to
     files. ``role``: the role in ``cmsspark.sources.layout`` for which it is a source,
     or has several.

@@ -93,7 +93,7 @@ class Rses:
 
 
 def make_rse(name: str, rse_type: str | None, sites: Mapping[str, str]) -> Rse | None:
-    """Return the site and kind of an RSE; None where its replicas are ignored, as they
+    """Return the site and kind of an RSE; None if its replicas are ignored, as they
     are no data for users.
 
     Example:

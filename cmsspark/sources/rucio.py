@@ -130,7 +130,7 @@ Longs = npt.NDArray[np.int64]
 
 def find_code(codes: Mapping[str, str], text: str) -> str:
     """Return the code of Rucio that a text is, the letter or its name in the
-    enumeration, case and blanks around it aside; empty where it is none. ``codes``:
+    enumeration, case and blanks around it aside; empty if it is none. ``codes``:
     their names.
 
     Example:
@@ -179,7 +179,7 @@ class TableCounts:
         self.examples = (self.examples + list(piece.damaged))[:_EXAMPLES]
 
     def check(self, table: str) -> None:
-        """Raises DataError (65) where more rows are damaged than is tolerated."""
+        """Raises DataError (65) if more rows are damaged than is tolerated."""
         if self.damaged > DAMAGED_ROWS and self.damaged > DAMAGED_SHARE * self.records:
             raise DataError(
                 f"{table} has more damaged rows than {DAMAGED_SHARE:.1%} and {DAMAGED_ROWS}",

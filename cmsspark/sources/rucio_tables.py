@@ -80,7 +80,7 @@ _HISTORY_COLUMNS: Final = {
 @dataclass(frozen=True)
 class RowTable:
     """How a table is read: the kind of each column, in the order in which they decide
-    between two rows of one key. ``key``: empty where rows have none. ``optional``:
+    between two rows of one key. ``key``: empty if rows have none. ``optional``:
     columns that a dump may lack; they are null there. ``states``: the letters of the
     column STATE, where it must have one of them. ``table``: its name in the dump.
     """
@@ -187,7 +187,7 @@ ROW_TABLES: Final[Mapping[str, RowTable]] = {
 
 def letter(states: Mapping[str, str], text: str) -> str | None:
     """Return the letter of a code, or of its name in the enumeration, case and outer
-    blanks aside; None where it is neither.
+    blanks aside; None if it is neither.
 
     Example:
         >>> [letter(LOCK_STATES, text) for text in ("o", " STUCK ", "LockState.OK", "X")]
@@ -254,7 +254,7 @@ class RowReader:
         return TablePiece(piece.columns, piece.words[states], piece.records)
 
     def letter(self, text: str) -> str | None:
-        """Return the letter of a state; None where it is unknown."""
+        """Return the letter of a state; None if it is unknown."""
         return letter(self.described.states, text)
 
     def texts(self, column: str) -> list[str]:
@@ -274,7 +274,7 @@ class RowReader:
     def by_text(
         self, piece: TablePiece, column: str, function: Callable[[str | None], int]
     ) -> npt.NDArray[np.int64]:
-        """Return ``function`` of each text of a column; of None where it is null."""
+        """Return ``function`` of each text of a column; of None if it is null."""
         texts = self._texts(column, function)
         values: npt.NDArray[np.int64] = np.array([*texts, function(None)], np.int64)
         return values[self.number(piece, column)]

@@ -132,8 +132,13 @@ class Sampler:
 
     def _new_fields(self, schema: RecordSchema, values: Mapping[str, Any], prefix: str) -> None:
         for name in () if schema.is_open else values:
-            if prefix + name not in schema.field_names:
-                self._new(schema, prefix + name, 1, _example(values[name]))
+            field = prefix + name
+            if field in schema.field_names:
+                continue
+            if (entry := self.new.get((schema.name, field))) is not None:
+                self.new[schema.name, field] = entry[0] + 1, entry[1]
+            else:
+                self._new(schema, field, 1, _example(values[name]))
 
     def _new(self, schema: RecordSchema, field: str, records: int, example: str) -> None:
         shown = field if _SHOWN_NAME.fullmatch(field) else f"a name of {len(field)} characters"

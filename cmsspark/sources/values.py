@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -404,15 +405,21 @@ class AppRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def fits(self, text: str) -> bool:
         """Return whether a text in lower case is of the application."""
-        return (
-            any(word in text for word in self.words)
-            or text.startswith(self.begins)
-            or text in self.names
-        )
+        # Each new text comes here: a loop takes half the time of ``any``.
+        for word in self.words:
+            if word in text:
+                return True
+        return text.startswith(self.begins) or text in self.names
 
 
 class _AppsFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     apps: list[AppRule]
+
+
+@cache
+def _app_rules() -> list[AppRule]:
+    name = "etc/apps.yaml"
+    return config_files.parse(read_text(name).encode(), name).convert(_AppsFile).apps
 
 
 class Apps:
@@ -429,12 +436,13 @@ class Apps:
     @classmethod
     def load(cls) -> Apps:
         """Return the rules of the installation."""
-        name = "etc/apps.yaml"
-        file = config_files.parse(read_text(name).encode(), name).convert(_AppsFile)
-        return cls(file.apps)
+        return cls(_app_rules())
 
     def _classify(self, text: str | None) -> str:
         if not text:
             return UNKNOWN
         lowered = text.lower()
-        return next((rule.app for rule in self._rules if rule.fits(lowered)), "other")
+        for rule in self._rules:
+            if rule.fits(lowered):
+                return rule.app
+        return "other"

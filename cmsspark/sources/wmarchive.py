@@ -47,7 +47,7 @@ Check = Callable[[Any, str], Any]
 class Output(
     msgspec.Struct, gc=False, rename={"era": "acquisitionEra", "dataset": "outputDataset"}
 ):
-    """An output of a step. ``dataset``: null where it is no text."""
+    """An output of a step. ``dataset``: null if it is no text."""
 
     era: str | None = None
     events: Long | None = None
@@ -320,8 +320,8 @@ class ReportedStep(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class JobReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A well-formed report. ``job_id``: what it is known by, see :func:`report_id`;
-    ``bin``: the bin that it alone decides, or empty; ``line``: its bytes without
+    """A well-formed report. ``job_id``: what it is known by, see :func:`report_id`.
+    ``bin``: the bin that it alone decides, or empty. ``line``: its bytes without
     newline.
     """
 

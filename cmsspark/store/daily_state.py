@@ -86,9 +86,9 @@ class DayRecord(msgspec.Struct, kw_only=True):
 
 
 class StoreState(msgspec.Struct, kw_only=True):
-    """The records of one store. ``planned_until``: the last day that a daily looked at;
+    """The records of one store. ``planned_until``: the last day that a daily looked at.
     ``not_begun``: the signature of the last error that kept daily from beginning, when
-    it was mailed; ``silent``: the sites that fell silent, when that was mailed.
+    it was mailed. ``silent``: the sites that fell silent, when that was mailed.
     """
 
     days: dict[str, DayRecord] = {}
@@ -142,14 +142,14 @@ class DailyState:
         )
 
     def record(self, day: date, job: str) -> DayRecord:
-        """Return the record of a day, empty where there is none."""
+        """Return the record of a day, empty if there is none."""
         return self.read().days.get(day_key(day, job), DayRecord())
 
     @contextmanager
     def change(self) -> Iterator[StoreState]:
         """Yield the state to be changed; it is written at the end, whole or not at all.
 
-        Raises OutputError (73) where it cannot be written.
+        Raises OutputError (73) if it cannot be written.
         """
         assert self.store is not None
         try:

@@ -160,7 +160,7 @@ def cell(
     target: Target | None = None,
 ) -> Cell:
     """Return the state of a day and job by its runs, the latest start first, and by the
-    publications of them; ``damaged``: the stored runs that a verification found damaged;
+    publications of them. ``damaged``: the stored runs that a verification found damaged.
     ``target``: the destination that the settings name.
     """
     latest_first = list(runs)
@@ -246,9 +246,9 @@ def inputs_named(text: str) -> tuple[str, ...]:
 class Surroundings:
     """What a day's state depends on beside its runs.
 
-    ``window_start``: the first day that the next daily looks at, None where no daily
-    does the store's work; ``jobs``: those of daily; ``is_looked_at``: whether the store
-    was; ``records``: those of daily, by (day, job).
+    ``window_start``: the first day that the next daily looks at, None if no daily
+    does the store's work. ``jobs``: those of daily. ``is_looked_at``: whether the store
+    was. ``records``: those of daily, by (day, job).
     """
 
     now_ms: int
@@ -362,7 +362,7 @@ def table(
     target: Target | None = None,
     around: Surroundings | None = None,
 ) -> dict[tuple[date, str], Cell]:
-    """Return the cell of each day and job; ``damaged``: the stored runs that a
+    """Return the cell of each day and job. ``damaged``: the stored runs that a
     verification found damaged.
     """
     by_day: dict[tuple[date, str], list[Run]] = {}

@@ -26,7 +26,7 @@ _KINDS: Final = (
 @dataclass(frozen=True)
 class Target:
     """The destination that the settings name. ``outbox``: its folder in the outbox, None
-    where nothing was ever sent to it; ``where`` names it for people; ``credentials``:
+    if nothing was ever sent to it; ``where`` names it for people. ``credentials``:
     the sink and its credentials file, as a publication that could not log in names it.
     """
 
@@ -56,7 +56,7 @@ class Target:
 class Delivery:
     """The state of a stored run's documents at a destination: a key of :data:`STATES`.
 
-    ``reason``: why they wait or were refused; ``is_configured``: whether the settings
+    ``reason``: why they wait or were refused. ``is_configured``: whether the settings
     name this destination.
     """
 
@@ -92,7 +92,7 @@ def deliveries(
 ) -> list[Delivery]:
     """Return the state at each destination, the configured one first.
 
-    ``published``: of one stored run; ``tables``: those of it that are published, all of
+    ``published``: of one stored run. ``tables``: those of it that are published, all of
     which a destination must have.
     """
     by_destination: dict[str, dict[str, Published]] = {}

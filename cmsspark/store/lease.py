@@ -50,7 +50,7 @@ def identity() -> dict[str, Any]:
 
 
 def lives(process: Mapping[str, Any]) -> bool | None:
-    """Return whether that process exists; None where it runs, or ran, on another system.
+    """Return whether that process exists; None if it runs, or ran, on another system.
 
     No clock is used: a stopped process is alive, and a process whose number was reused is not.
     """
@@ -74,7 +74,7 @@ def _kernel() -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since the boot; None where it does not run.
+    """Return when a process began, in clock ticks since the boot; None if it does not run.
 
     That is field 22 of ``/proc/PID/stat``, behind a name with any blanks and brackets.
     A zombie counts as ended.
@@ -145,12 +145,12 @@ class Lease:
         )
 
     def renew(self) -> None:
-        """Extend the lease by ``ttl_s``. Raises NotReady (75) where another process took it."""
+        """Extend the lease by ``ttl_s``. Raises NotReady (75) if another process took it."""
         self.check()
         self.files.write_bytes(self._path(self._number), self._content())
 
     def check(self) -> None:
-        """Raise NotReady (75) where another process took the lease: this result must
+        """Raise NotReady (75) if another process took the lease: this result must
         not become current.
         """
         newest = max(self._entries(), default=0)

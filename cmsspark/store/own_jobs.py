@@ -117,7 +117,7 @@ def find_source(code_file: str, module: str) -> str:
 def register(job: OwnJob) -> None:
     """Note a job that a file declares while it is imported.
 
-    Raises SettingsError (78) where the same file has declared another one of its name.
+    Raises SettingsError (78) if the same file has declared another one of its name.
     """
     if job.where not in _FILES:
         # A cell of a notebook, or a module, may be run again.
@@ -149,7 +149,7 @@ def load_file(path: Path) -> ModuleType:
     name = path.stem if _is_free(path.stem, where) else f"cmsspark_job_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, where)
     if spec is None or spec.loader is None:
-        raise SettingsError("a file with jobs ends in .py", where=where)
+        raise SettingsError("the name of a file with jobs does not end in .py", where=where)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     folder = str(path.absolute().parent)
@@ -225,7 +225,7 @@ def broken(error: BaseException, where: str) -> CmssparkError:
 def declared_in(path: Path) -> list[OwnJob]:
     """Return the jobs of a file that ``run_spark`` is given, and remember them.
 
-    Raises SettingsError (78) where the file is broken or a name is another one's too.
+    Raises SettingsError (78) if the file is broken or a name is another one's too.
     """
     where = str(path.absolute())
     current = _sources().get(where)
@@ -241,7 +241,7 @@ def load_named(path: Path) -> list[OwnJob]:
     """Import a file that a command names, and remember its jobs: here, and on a cluster
     in the folder of the driver.
 
-    Raises SettingsError (78) where the file is broken.
+    Raises SettingsError (78) if the file is broken.
     """
     load_file(path)
     where = str(path.absolute())
@@ -288,7 +288,7 @@ def find(name: str) -> OwnJob:
 
 
 def find_table(name: str) -> Table | None:
-    """Return the table of a user's job; None where there is none."""
+    """Return the table of a user's job; None if there is none."""
     jobs = names().get(name)
     return jobs[0].table if jobs else None
 
@@ -411,7 +411,7 @@ def _documents(sources: Mapping[str, Source]) -> dict[str, Any]:
 
 
 def _read(settings: Settings) -> dict[str, Source]:
-    """Return what is kept; nothing where the file is not there or of another version."""
+    """Return what is kept; nothing if the file is not there or of another version."""
     try:
         document = json.loads((settings.state_dir / FILE_NAME).read_bytes())
         if document["version"] != _VERSION:
@@ -543,8 +543,8 @@ class Declaration:
 
     ``make_command()`` returns its click command. ``make_request(options, settings,
     fout)`` returns the request of its parsed options, for the choice of the engine; None
-    where it has no choice. ``choose_dumps(files, layout, day)`` returns the dumps that
-    it reads; None where it reads none by itself.
+    if it has no choice. ``choose_dumps(files, layout, day)`` returns the dumps that
+    it reads; None if it reads none by itself.
     """
 
     job: Job
@@ -584,7 +584,7 @@ def stream_report(stream: Stream) -> Job:
 
 class JobIndex(Mapping[str, Job]):
     """All jobs by name, in the order of ``run_spark --list``: the built-in ones, then
-    those of users, which are looked for only where no built-in job has the name.
+    those of users, which are looked for only if no built-in job has the name.
     """
 
     @cached_property

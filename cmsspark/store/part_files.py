@@ -63,7 +63,7 @@ def read_parts(
     files: Files, parts: Sequence[_Part], open_with: Callable[[Files, _Part], IO[bytes]]
 ) -> pa.Table:
     """Return the rows of Parquet parts, one after another, each opened by
-    ``open_with``. Raises DataError (65) where one cannot be read, or parts differ in
+    ``open_with``. Raises DataError (65) if one cannot be read, or parts differ in
     their columns.
     """
     import pyarrow as pa
@@ -143,7 +143,7 @@ def open_part(files: Files, path: str) -> io.BufferedReader:
 
 def count_part_rows(files: Files, part: Entry, schema: Table) -> int:
     """Count the rows of a Parquet file by its footer alone. Raises OutputError (73)
-    where it has other columns.
+    if it has other columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -201,7 +201,7 @@ _TICK_NS: Final = 100_000_000
 @dataclass(frozen=True)
 class StoredPart(Entry):
     """A part file of a stored table, and its run's ``manifest``. ``sha256`` is None
-    where an old manifest lacks it.
+    if an old manifest lacks it.
     """
 
     sha256: str | None = None
@@ -247,7 +247,7 @@ class StoredPart(Entry):
 
 
 def stored_parts(files: Files, current: CurrentTable, table: str) -> list[StoredPart]:
-    """Return the part files of a table. Raises DataError (65) where their names are not
+    """Return the part files of a table. Raises DataError (65) if their names are not
     those in its manifest.
     """
     entry = current.manifest.tables[table]
@@ -293,7 +293,7 @@ def check_table(files: Files, current: CurrentTable, table: str) -> None:
 
 def open_stored(files: Files, part: StoredPart) -> io.BufferedReader:
     """Open a part after its bytes were compared with the manifest. Raises DataError
-    (65) where they differ, then or while they are read.
+    (65) if they differ, then or while they are read.
     """
     if is_local(part.path):
         return io.BufferedReader(LocalPart(part), _SUMMED_BYTES)
@@ -313,7 +313,7 @@ class LocalPart(RangeFile):
     with its sum when it is read.
 
     It is closed when nothing refers to it: DuckDB does not close what it no longer
-    reads. Raises DataError (65) where the part differs from its manifest, OSError where
+    reads. Raises DataError (65) if the part differs from its manifest, OSError where
     it cannot be read.
     """
 
@@ -373,9 +373,9 @@ def _identity(path: str) -> tuple[str, int, int, int, int]:
 def intact_sums(part: StoredPart) -> array[int] | None:
     """Return the sums of the blocks of a part on the local disk, whose bytes are
     compared with the manifest unless this file was found intact lately and has not
-    changed since; None where the manifest has no SHA-256.
+    changed since; None if the manifest has no SHA-256.
 
-    Raises DataError (65) where it differs, OSError where it cannot be read.
+    Raises DataError (65) if it differs, OSError where it cannot be read.
     """
     if part.sha256 is None:
         return None
@@ -396,7 +396,7 @@ def intact_sums(part: StoredPart) -> array[int] | None:
 
 def _read_sums(part: StoredPart) -> array[int]:
     """Return the sums of a local part, all of whose bytes are read. Raises DataError
-    (65) where they are not those in the manifest.
+    (65) if they are not those in the manifest.
     """
     digest, sums = hashlib.sha256(), array("I")
     # A buffered reader reads as many bytes as it is asked for, but at the end.

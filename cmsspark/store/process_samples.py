@@ -184,7 +184,7 @@ class ProcessDatabase(StateDatabase):
         return self._select(WatchedRun, f"Runs {condition}", (suite, suite, limit))
 
     def find(self, name: str) -> WatchedRun:
-        """Return the run whose id begins with ``name``; ``latest``: the one that began
+        """Return the run whose id begins with ``name``. ``latest``: the one that began
         last. Raises UsageError (2).
         """
         runs = self.runs()
@@ -195,7 +195,8 @@ class ProcessDatabase(StateDatabase):
             return matches[0]
         ids = ", ".join(run.run for run in matches[:5]) or "none"
         raise UsageError(
-            f"not exactly one watched run has an id that begins with {name!r}",
+            f"{'several watched runs have' if matches else 'no watched run has'} an id that begins"
+            f" with {name!r}",
             found=ids,
             next_step="cmsspark monitor runs lists them",
         )
@@ -218,7 +219,7 @@ class ProcessDatabase(StateDatabase):
         return self._select(LogEntry, "Log WHERE run = ? ORDER BY time_ms, rowid", (run,))
 
     def _select(self, kind: type[_T], rest: str, parameters: Sequence[Any] = ()) -> list[_T]:
-        """Return rows as structs; ``rest``: the query from its table on."""
+        """Return rows as structs. ``rest``: the query from its table on."""
         names = ", ".join(kind.__struct_fields__)
         return [kind(*row) for row in self.rows(f"SELECT {names} FROM {rest}", parameters)]  # noqa: S608 -- names of ours
 
@@ -232,11 +233,11 @@ def open_processes(state_dir: Path) -> AbstractContextManager[ProcessDatabase]:
     """Yield the database of a state directory, made where there is none; a damaged one
     is set aside.
 
-    Raises OutputError (73) where it cannot be written.
+    Raises OutputError (73) if it cannot be written.
     """
     return ProcessDatabase.opened(state_dir / FILE)
 
 
 def read_processes(state_dir: Path) -> AbstractContextManager[ProcessDatabase | None]:
-    """Yield the database to read only; None where there is none yet. Raises ProcessesDamaged (65)."""
+    """Yield the database to read only; None if there is none yet. Raises ProcessesDamaged (65)."""
     return ProcessDatabase.to_read(state_dir / FILE)

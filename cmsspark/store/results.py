@@ -78,7 +78,7 @@ def current_run(
 ) -> tuple[str, str, Manifest]:
     """Return the id, the folder and the manifest of the current run of a job's day or period.
 
-    Raises InputMissing (66) where there is none, DataError (65) where it is damaged.
+    Raises InputMissing (66) if there is none, DataError (65) where it is damaged.
     """
     folder, again = interval_folder(fout, job, interval), f"run {job} again for {interval}"
     pointer = join(folder, "CURRENT")
@@ -120,7 +120,7 @@ def run_table(
 
 
 def _read_json(files: Files, path: str, next_step: str | None) -> dict[str, Any]:
-    """Return the JSON object in a file of the store. Raises DataError (65) where the
+    """Return the JSON object in a file of the store. Raises DataError (65) if the
     file holds none.
     """
     try:
@@ -135,7 +135,7 @@ def _read_json(files: Files, path: str, next_step: str | None) -> dict[str, Any]
 
 
 def read_manifest(files: Files, path: str, next_step: str | None = None) -> Manifest:
-    """Return the manifest in a file. Raises DataError (65) where the file holds none."""
+    """Return the manifest in a file. Raises DataError (65) if the file holds none."""
     try:
         return Manifest.from_dict(_read_json(files, path, next_step))
     except ValueError as error:

@@ -53,7 +53,7 @@ def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
 
 
 def current_run(files: Files, fout: str, job: str, interval: Interval) -> str | None:
-    """Return the id of the current run of a day or period; None where it is not complete."""
+    """Return the id of the current run of a day or period; None if it is not complete."""
     try:
         run, path, manifest = results.current_run(files, fout, job, interval)
         is_whole = all(files.stat(join(path, table)) is not None for table in manifest.tables)
@@ -99,7 +99,7 @@ def old_leases(files: Files, fout: str, before_ms: int) -> Iterator[OldLease]:
 
 
 def remove_lease(files: Files, old: OldLease) -> None:
-    """Take the lease and remove its folder. Raises NotReady (75) where another process holds it.
+    """Take the lease and remove its folder. Raises NotReady (75) if another process holds it.
 
     A process that listed the folder before finds this holder, or nothing, and starts
     from the first number.

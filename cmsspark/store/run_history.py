@@ -38,7 +38,7 @@ def make_private(path: Path, label: str) -> None:
 
     A file that exists is not opened: closing it again would take away the locks that
     another connection of this process has on it, and two writers would damage it.
-    Raises OutputError (73) where it cannot be made.
+    Raises OutputError (73) if it cannot be made.
     """
     try:
         private_folders.make_private(path.parent)
@@ -100,7 +100,7 @@ class StateDatabase:
     def opened(cls, path: Path, notes: list[str] | None = None) -> Iterator[Self]:
         """Yield the database, made where there is none; a damaged one is set aside, with a note.
 
-        Raises OutputError (73) where it cannot be written.
+        Raises OutputError (73) if it cannot be written.
         """
         try:
             database = cls(path)
@@ -131,7 +131,7 @@ class StateDatabase:
     @classmethod
     @contextmanager
     def to_read(cls, path: Path) -> Iterator[Self | None]:
-        """Yield the database, to which nothing can be written; None where there is
+        """Yield the database, to which nothing can be written; None if there is
         none. Raises ``damaged`` (65).
         """
         if not path.is_file():
@@ -256,7 +256,7 @@ class Published:
 
     ``destination`` names it for people. ``outbox`` is the name of its folder in the
     outbox, which stays the same where a broker moves; it is empty for publications of
-    earlier versions, and where no outbox could be made. ``reason``: why documents wait
+    earlier versions, and if no outbox could be made. ``reason``: why documents wait
     or were refused, in the destination's words.
     """
 
@@ -276,7 +276,7 @@ class Published:
 @dataclass(frozen=True)
 class Check:
     """The last verification of the current result of a day or period, named as its
-    folder; ``error`` is empty where all bytes are those of its manifest. ``part_count`` is 0
+    folder; ``error`` is empty if all bytes are those of its manifest. ``part_count`` is 0
     where its manifest has no checksums.
     """
 
@@ -414,7 +414,7 @@ class RunHistory(StateDatabase):
         ]
 
     def find(self, name: str, store: str | None = None) -> Run:
-        """Return the run whose id, here or in the store, begins with ``name``;
+        """Return the run whose id, here or in the store, begins with ``name``.
         ``latest``: the run that began last, of ``store`` where it is given.
 
         Raises UsageError (2) for none or several.
@@ -527,7 +527,7 @@ class RunHistory(StateDatabase):
 
 
 def read_history(state_dir: Path) -> AbstractContextManager[RunHistory | None]:
-    """Yield the run history to read only; None where there is none yet. Raises
+    """Yield the run history to read only; None if there is none yet. Raises
     RunHistoryDamaged (65).
     """
     return RunHistory.to_read(state_dir / FILE)
@@ -547,7 +547,7 @@ def open_history(
     """Yield the run history of a state directory, created where there is none; a
     damaged one is set aside, with a note.
 
-    Raises OutputError (73) where it cannot be written.
+    Raises OutputError (73) if it cannot be written.
     """
     return RunHistory.opened(state_dir / FILE, notes)
 
@@ -656,5 +656,5 @@ class TraceBuffer:
             self._size -= len(self._lines.pop(0))
 
     def text(self) -> str | None:
-        """Return the lines; None where no trace was written."""
+        """Return the lines; None if no trace was written."""
         return "\n".join(self._lines)[-self._MOST :] if self._lines else None

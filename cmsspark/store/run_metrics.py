@@ -57,7 +57,7 @@ class Spread(msgspec.Struct, frozen=True):
     """How a value is spread over the tasks of a stage: least, median, largest. The
     median is exact to 1 %.
 
-    ``task``, ``host``: the task with the largest value, and where it ran; None where
+    ``task``, ``host``: the task with the largest value, and if it ran; None if
     only the spread is known.
     """
 
@@ -130,7 +130,7 @@ class StageEntry(msgspec.Struct):
 
     @property
     def duration_ms(self) -> int | None:
-        """From its submission to its end; None where one of them is not known."""
+        """From its submission to its end; None if one of them is not known."""
         if self.submitted_ms is None or self.completed_ms is None:
             return None
         return max(0, self.completed_ms - self.submitted_ms)
@@ -226,11 +226,11 @@ class Query(msgspec.Struct, omit_defaults=True):
 
 
 class RunMetrics(msgspec.Struct, omit_defaults=True):
-    """A measured run. ``engine``: ``spark`` or ``processes``; ``state``: RUNNING, DONE
+    """A measured run. ``engine``: ``spark`` or ``processes``. ``state``: RUNNING, DONE
     or FAILED, of an event log alone ENDED or, where it has no end, UNKNOWN.
 
     ``sources``: what the figures come from, of ``events``, ``rest``, ``samples``,
-    ``reported``; ``notes``: what is missing and why. ``task_spans``: (first, last)
+    ``reported``. ``notes``: what is missing and why. ``task_spans``: (first, last)
     times in which at least one task ran, joined where they are near.
     """
 

@@ -73,7 +73,7 @@ class StagedRun:
         """Write ``rows`` as ``table``, read it back, and return the number of rows.
 
         The columns must be those of ``schemas/tables/<table>.yaml`` (70 if not: a bug
-        of ours). Raises OutputError (73) where the rows read back are not the rows
+        of ours). Raises OutputError (73) if the rows read back are not the rows
         written.
         """
         from pyspark.sql import Observation
@@ -112,7 +112,7 @@ class StagedRun:
 
     def take_table(self, rows: pa.Table, table: str, entry: Mapping[str, Any]) -> None:
         """Write the rows of another run's table, whatever version of its schema they
-        have, with its ``entry`` in that manifest. Raises OutputError (73) where the
+        have, with its ``entry`` in that manifest. Raises OutputError (73) if the
         rows read back are not these rows.
         """
         folder = self.table_path(table)
@@ -122,9 +122,9 @@ class StagedRun:
             self.files, parts, lambda files, part: open_part(files, part.path)
         ).equals(rows):
             raise OutputError(
-                f"{rows.num_rows} rows of {table} were written",
+                f"the rows of {table} are not those that were written",
                 where=folder,
-                found="other rows",
+                found="other rows read back",
                 next_step=_WRITE_AGAIN,
             )
         self.tables[table] = {**entry, **self._files_entry(parts, table)}
@@ -164,13 +164,13 @@ class StagedRun:
         )
 
     def _add_table(self, schema: Table, fmt: str, written: int, read_back: int) -> int:
-        """Add a written table to the manifest. Raises OutputError (73) where rows were
+        """Add a written table to the manifest. Raises OutputError (73) if rows were
         lost or multiplied.
         """
         table, folder = schema.name, self.table_path(schema.name)
         if written != read_back:
             raise OutputError(
-                f"{written} rows of {table} were written",
+                f"{table} has not the {written} rows that were written",
                 where=folder,
                 found=f"{read_back} read back",
                 next_step=_WRITE_AGAIN,
@@ -246,7 +246,7 @@ def stage(
     before_commit: Callable[[], None] | None = None,
     began_ms: int | None = None,
 ) -> StagedRun:
-    """Begin a run of ``job`` for ``interval`` in the store ``fout``; ``began_ms``: its
+    """Begin a run of ``job`` for ``interval`` in the store ``fout``. ``began_ms``: its
     start, by default now.
     """
     folder = interval_folder(fout, job, interval)

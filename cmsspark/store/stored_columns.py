@@ -51,7 +51,7 @@ def open_store(fout: str, app: str, settings: Settings | None = None) -> Files:
 
 
 def require_pyspark(fout: str) -> None:
-    """Raise SettingsError (78) where the store needs PySpark, which is not installed."""
+    """Raise SettingsError (78) if the store needs PySpark, which is not installed."""
     try:
         is_there = find_spec("pyspark") is not None
     except ModuleNotFoundError:
@@ -61,7 +61,7 @@ def require_pyspark(fout: str) -> None:
 
 
 def existing_store(files: Files, store: str) -> Files:
-    """Return ``files``. Raises InputMissing (66) where there is no such store, whose
+    """Return ``files``. Raises InputMissing (66) if there is no such store, whose
     tables would all be empty.
     """
     if files.stat(store) is None:
@@ -87,7 +87,7 @@ def stored_rows(current: CurrentTable, table: Table) -> Iterator[dict[str, Any]]
     of its parts, never more than a few thousand in memory.
 
     Parts of a store that is not local are fetched one after another, without a Spark
-    job. Raises DataError (65) where a part cannot be read.
+    job. Raises DataError (65) if a part cannot be read.
     """
     files, names = open_store(current.path, "cmsspark"), table.names
     for part in stored_parts(files, current, table.name):
@@ -98,7 +98,7 @@ def stored_rows(current: CurrentTable, table: Table) -> Iterator[dict[str, Any]]
 
 
 def part_rows(files: Files, part: StoredPart, schema: Table, columns: Sequence[str]) -> pa.Table:
-    """Return the columns of one part. Raises DataError (65) where it cannot be read."""
+    """Return the columns of one part. Raises DataError (65) if it cannot be read."""
     import pyarrow as pa
 
     names = list(columns)
@@ -126,7 +126,7 @@ def conformed_rows(files: Files, part: StoredPart, schema: Table) -> pa.Table:
     """Return all rows of a part of another version of the schema, or in CSV; a column
     that it does not have is null.
 
-    Raises DataError (65) where the part cannot be read so.
+    Raises DataError (65) if the part cannot be read so.
     """
     import pyarrow as pa
 
@@ -255,7 +255,7 @@ def newest_replicas(
     """Return the newest stored day of replicas, and its table: ``dbs_phedex``, or
     ``dbs_rucio`` where that is newer.
 
-    Raises InputMissing (66) where neither is stored.
+    Raises InputMissing (66) if neither is stored.
     """
     tables = []
     for table in REPLICA_TABLES:

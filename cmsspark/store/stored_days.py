@@ -19,13 +19,14 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, is_local, join
-from cmsspark.sources.registry import STREAMS_BY_NAME
+from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP, STREAMS_BY_NAME
 from cmsspark.store import results
 from cmsspark.store.part_files import stored_parts
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import part_rows, row_groups, table_rows
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 #: The job and the table of the partials.
@@ -108,7 +109,7 @@ class StoredDays:
     def key_id(self) -> str | None:
         """Return the id of the key that all its pseudonyms were made with.
 
-        Raises DataError (65) where there are several: one person would count as two.
+        Raises DataError (65) if there are several: one person would count as two.
         """
         keys: dict[str, list[date]] = {}
         for day, table in self.partials.items():
@@ -121,7 +122,7 @@ class StoredDays:
         return next(iter(keys), None)
 
     def check_users(self, users: Sequence[Any]) -> None:
-        """Raise DataError (65) where the pseudonyms themselves name several keys,
+        """Raise DataError (65) if the pseudonyms themselves name several keys,
         whatever the manifests say.
         """
         keys = sorted({str(user).partition(":")[0] for user in users if user is not None})
@@ -131,18 +132,36 @@ class StoredDays:
     def batches(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
         """Yield the partials' rows, some days at a time.
 
-        Raises DataError (65) where a day's are damaged or not all there.
+        Raises DataError (65) if a day's are damaged or not all there.
         """
         with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
             for batch in self._batched():
                 yield self._read(batch, columns)
                 line.add(len(batch))
 
+    def accesses(self, columns: Sequence[str]) -> Iterator[tuple[date, pl.DataFrame]]:
+        """Yield each day's partials of streams of accesses, without jobs and what storage
+        does for itself; rows of one key may be there more than once.
+
+        Raises as :meth:`batches`.
+        """
+        import polars as pl
+
+        is_read = pl.col("stream").is_in(ACCESS_STREAMS) & (pl.col("app") != STORAGE_APP)
+        texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
+        for batch in self.batches(list(dict.fromkeys(("stream", "app", *columns)))):
+            by_day: dict[date, list[pl.DataFrame]] = {}
+            for day, rows in batch:
+                frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(texts)
+                by_day.setdefault(day, []).append(frame.filter(is_read).select(columns))
+            for day, frames in by_day.items():
+                yield day, pl.concat(frames)
+
     def pieces(self, columns: Sequence[str]) -> Iterator[list[tuple[date, pa.Table]]]:
         """Yield the partials' rows as :meth:`batches`; of a day of more than
         :data:`BATCH_ROWS` a row group at a time.
 
-        Raises DataError (65) where a day's are damaged or not all there.
+        Raises DataError (65) if a day's are damaged or not all there.
         """
         with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
             for batch in self._batched():
@@ -202,7 +221,7 @@ class StoredDays:
 
 
 def _check_count(day: date, table: CurrentTable, count: int) -> None:
-    """Raises DataError (65) where a day has not as many rows as its manifest says."""
+    """Raises DataError (65) if a day has not as many rows as its manifest says."""
     expected = table.manifest.tables[TABLE].rows
     if count != expected:
         raise DataError(
@@ -214,7 +233,7 @@ def _check_count(day: date, table: CurrentTable, count: int) -> None:
 
 
 def find_days(files: Files, fout: str, period: Period) -> StoredDays:
-    """Return the stored days of the period. Raises DataError (65) where a day's result is damaged."""
+    """Return the stored days of the period. Raises DataError (65) if a day's result is damaged."""
     stored: dict[date, CurrentTable] = {}
     missing = []
     for day in period.days:
@@ -248,7 +267,7 @@ class JobDays(StoredDays):
         return f"run_spark {self.job} --date {min(self.missing)} --fout {self.fout}"
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple[date, pa.Table]]:
-        """Yield the rows of a table of each day. Raises DataError (65) where they are
+        """Yield the rows of a table of each day. Raises DataError (65) if they are
         damaged, or of days that were stored with other columns.
         """
         schema = stored_table(table)

@@ -43,7 +43,7 @@ def new_job(name: str, folder: Path) -> None:
     name = name.removesuffix(".py")
     if re.fullmatch(r"[a-z][a-z0-9_]{0,60}", name) is None:
         raise UsageError(
-            "the name of a job has small letters, digits and _, and begins with a letter",
+            "the name of the job is not of small letters, digits and _, a letter first",
             found=repr(name),
         )
     if name in JOBS:

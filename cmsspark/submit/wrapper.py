@@ -27,23 +27,12 @@ from cmsspark.run.job_modules import job_in_file
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.own_jobs import JOBS, Job, find_job
-from cmsspark.submit import (
-    cluster_checks,
-    cmsspark_lines,
-    latest_date,
-    script_lines,
-    several_days,
-    watching,
-    yarn,
-)
+from cmsspark.submit import cmsspark_lines, latest_date, script_lines, several_days
 from cmsspark.submit.arguments import Request, Signature, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.explanation import counted_by_spark, explanation, uncompiled
 from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
 from cmsspark.submit.job_help import help_text, job_help, job_list, load_command
-from cmsspark.submit.package import ship, ship_own
-from cmsspark.submit.preflight import check_kerberos, check_kubernetes, check_root, check_yarn
-from cmsspark.submit.run_command import run
 
 USAGE = "run_spark JOB [wrapper options] [job options]"
 
@@ -200,12 +189,15 @@ def _with_day(words: Sequence[str], day: str) -> list[str]:
 
 def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int:
     """Build the command, and show or run it."""
+    # Not at import: lists and help must answer at once.
+    from cmsspark.submit import watching
+    from cmsspark.submit.run_command import run
+
     if job is not None:
         request = latest_date.resolved(request, job, environ, functools.partial(job_options, job))
     options = {} if job is None else job_options(job, request.arguments)
     settings = load_settings(options.get("settings_file") or request.last("--settings"), environ)
     host = this_host(environ)
-    java = find_java(environ)
     events = watching.events_folder(request, settings, environ)
     spark = build(request, settings, host, install_paths(host, settings, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
@@ -228,10 +220,14 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     if request.has("--explain") or request.has("--dry-run"):
         return 0
     if command.mode != "python":
+        # Processes of this host need none of these modules.
+        from cmsspark.submit import cluster_checks, preflight, yarn
+
+        java = find_java(environ)
         if java is None:
-            check_root(options, settings, job)
+            preflight.check_root(options, settings, job)
         check_java(java, find_spark(environ), environ)
-        check_yarn(command, host)
+        preflight.check_yarn(command, host)
         if "fout" in options:
             require_store(options["fout"], settings)
         if not (command.options.get("spark.master") or "").startswith("local"):
@@ -239,8 +235,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
             locations["--fout"] = options.get("fout") or settings.store
             cluster_checks.check_locations(locations, environ)
             cluster_checks.check_travelling(command)
-        check_kerberos(command, host)
-        check_kubernetes(command, host)
+        preflight.check_kerberos(command, host)
+        preflight.check_kubernetes(command, host)
         if command.is_on_yarn:
             yarn.check_nodes(environ)
             command = cluster_checks.checked(command, environ)
@@ -266,7 +262,6 @@ def with_engine(
     """
     if spark.mode == "python":
         return spark, ""
-    # Not at import: `--help` must answer at once.
     from cmsspark.engines.names import SPARK
     from cmsspark.submit import engine_choice
 
@@ -354,6 +349,8 @@ def job_options(job: Job, arguments: Sequence[str]) -> dict[str, Any]:
 
 def install_paths(host: Host, settings: Settings, events: str | None) -> InstallPaths:
     """Return the files of this installation."""
+    from cmsspark.submit.package import ship, ship_own
+
     return InstallPaths(
         launcher=str(host.package / "submit" / "launch.py"),
         log4j=str(resource("etc/log4j2.properties")),

@@ -11,6 +11,7 @@ from cmsspark.base.access import AccessBatch, Group, Remote
 from cmsspark.counting.catalogue import Replicas
 from cmsspark.counting.folded_accesses import ACCESS_COLUMNS, AccessRows
 from cmsspark.counting.pre_aggregate import record_batch
+from cmsspark.sources.formats.fast_json import Groups
 from tests.counting.catalogues import opened, opened_replicas
 
 GROUPS = [
@@ -24,7 +25,7 @@ NUMBERS = [0, 1, 0, 0, 2, 3]
 
 
 def rows_of(task: AccessRows, replicas: Replicas | None) -> list[dict[str, Any]]:
-    columns = task.drain(GROUPS, replicas, lambda name: f"hidden {name}")
+    columns = task.drain(Groups(GROUPS), replicas, lambda name: f"hidden {name}")
     return record_batch(columns, ACCESS_COLUMNS).to_pylist() if columns else []
 
 

@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.base.hashed import find_pairs, hashes_of_texts
+from cmsspark.base.hashed import KeyedSums, find_pairs, hashes_of_texts
 from cmsspark.counting import catalogue
 from cmsspark.counting.catalogue import (
     NOT_THERE,
@@ -126,3 +126,63 @@ def test_with_compiled_code_and_without_it_the_same_is_found(
     assert known == [(number % 7, "/A/B/RAW") for number in range(300)] + [None] * 200
     monkeypatch.setattr(catalogue, "_hashed", None)
     assert found(there, names) == known
+
+
+_MOST = 2**63 - 1
+
+
+def _place(key: int) -> int:
+    """The place of a key in a table of 1024 places, which it has from the begin."""
+    mixed = key * 0x9E3779B97F4A7C15 % 2**64
+    return (mixed ^ (mixed >> 32)) & 1023
+
+
+#: Keys of one place, and of the one before it, behind which they move.
+_COLLIDING = [key for key in range(100_000) if _place(key) in (7, 8)][:60]
+_KEYS = st.sampled_from([*_COLLIDING, 0, 1 << 32, _MOST]) | st.integers(0, _MOST)
+_ROWS = st.lists(st.tuples(_KEYS, st.integers(0, 2**52), st.integers(0, 1)), max_size=150)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(_ROWS, max_size=5))
+def test_sums_by_key_are_those_of_a_dict(batches: list[list[tuple[int, int, int]]]) -> None:
+    table, expected = KeyedSums(2), dict[int, list[int]]()
+    for rows in batches:
+        keys, *columns = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+        table.add(keys, columns)
+        for key, *values in rows:
+            sums = expected.setdefault(key, [0, 0])
+            sums[:] = [total + value for total, value in zip(sums, values, strict=True)]
+    keys, *columns = table.columns()
+    assert table.count == len(expected)
+    got = zip(keys.tolist(), *(column.tolist() for column in columns), strict=True)
+    assert [(key, *sums) for key, sums in expected.items()] == list(got)
+
+
+def test_a_table_of_sums_grows_with_its_keys() -> None:
+    table, count = KeyedSums(1), 200_000
+    keys = np.arange(count, dtype=np.int64) << 32
+    for part in np.array_split(np.tile(keys, 3), 50):
+        table.add(part, [np.ones(len(part), np.int64)])
+    got, sums = table.columns()
+    assert got.tolist() == keys.tolist()
+    assert set(sums.tolist()) == {3}
+
+
+def test_a_sum_up_to_64_bits_is_exact_and_one_beyond_names_its_column() -> None:
+    table = KeyedSums(2)
+    one, most = np.ones(1, np.int64), np.array([_MOST - 1], np.int64)
+    table.add(one, [one, most])
+    table.add(one, [one, one])
+    assert [column.tolist() for column in table.columns()] == [[1], [2], [_MOST]]
+    with pytest.raises(OverflowError) as error:
+        table.add(one, [one, one])
+    assert error.value.args == (1,)
+
+
+def test_rows_that_do_not_fit_a_table_of_sums_are_refused() -> None:
+    table, one = KeyedSums(2), np.ones(1, np.int64)
+    for columns in ([one], [one, one, one], [one, np.ones(2, np.int64)], [one, np.ones(1)]):
+        with pytest.raises(ValueError, match=r"column|expected"):
+            table.add(one, columns)
+    assert table.count == 0

@@ -23,6 +23,7 @@ from cmsspark.base.errors import DataError
 from cmsspark.counting import pre_aggregate, reconciliation
 from cmsspark.counting.catalogue import Catalogue, Replicas, check_hash, hash_all
 from cmsspark.counting.pre_aggregate import HASH_COLUMNS, HashAggregator, StreamAggregator
+from cmsspark.sources.formats.fast_json import Groups
 from cmsspark.sources.reader import Reader
 from tests.corpus.json_lines import DAY, aaa
 from tests.counting.catalogues import Dataset, File, opened, opened_replicas
@@ -86,6 +87,8 @@ _RECORDS = st.tuples(
     st.none() | st.integers(0, 9),
 )
 _BATCHES = st.lists(st.lists(_RECORDS, max_size=12), max_size=4)
+#: Without compiled code accesses are sorted.
+_SUMS = st.sampled_from([pre_aggregate.SortedSums, pre_aggregate.TableSums])
 
 
 def batch_of(records: list[Record], bytes_: bool = True, times: bool = True) -> AccessBatch:
@@ -166,20 +169,20 @@ def by_cell(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @settings(deadline=None, max_examples=150)
-@given(_BATCHES, st.booleans(), st.booleans(), st.sampled_from([1, 3, 1000]))
+@given(_BATCHES, st.booleans(), st.booleans(), st.sampled_from([1, 3, 1000]), _SUMS)
 def test_a_fold_is_what_adding_record_by_record_gives(
-    batches: list[list[Record]], bytes_: bool, times: bool, aggregate_at: int
+    batches: list[list[Record]], bytes_: bool, times: bool, aggregate_at: int, sums: type[Any]
 ) -> None:
     with TemporaryDirectory() as folder:
         catalogue, replicas = _snapshots(Path(folder))
-        task, known = StreamAggregator("aaa", catalogue, aggregate_at), 0
+        task, known = StreamAggregator("aaa", catalogue, aggregate_at, _sums=sums()), 0
         for records in batches:
             task.add(batch_of(records, bytes_, times))
             # A decoder's groups become more from batch to batch.
             known = max([known, *(record[1] + 1 for record in records)])
-            assert task.drain(GROUPS[:known], replicas, pseudonym) == {}
+            assert task.drain(Groups(GROUPS[:known]), replicas, pseudonym) == {}
         every = [record for records in batches for record in records]
-        rows = rows_of(task.rows(GROUPS, replicas, pseudonym))
+        rows = rows_of(task.rows(Groups(GROUPS), replicas, pseudonym))
         cells = {(row["dataset_name"], row["site_name"], row["app"], row["user"]) for row in rows}
         assert len(rows) <= 2 * len(cells), "one for each cell, where a dataset's name has one id"
         assert {row["kind"] for row in rows} <= {"access"}
@@ -193,7 +196,7 @@ def test_a_fold_is_what_adding_record_by_record_gives(
         )
         assert bins == {**({"read": len(every)} if every else {}), **unmatched}
         assert sum(row["nacc"] for row in rows) + unmatched.total() == len(every)
-        notes = rows_of(task.note_rows([], GROUPS))
+        notes = rows_of(task.note_rows([], Groups(GROUPS)))
         for kind in ("prefix", "unmatched_site"):
             counts = [row["nacc"] for row in notes if row["kind"] == kind]
             assert sum(counts) == unmatched.total()
@@ -208,7 +211,7 @@ def test_a_hashed_fold_keeps_every_access_under_its_files_hash(
     for records in batches:
         task.add(batch_of(records, bytes_, times))
     every = [record for records in batches for record in records]
-    rows = rows_of(task.rows(GROUPS, None, pseudonym))
+    rows = rows_of(task.rows(Groups(GROUPS), None, pseudonym))
     hashes: dict[tuple[int, int], str] = {}
     for lfn in {record[0] for record in every}:
         both = [hash_all([lfn.encode()], 1), hash_all([lfn.encode()], 1, check_hash)]
@@ -239,11 +242,11 @@ def test_a_sum_beyond_64_bits_is_an_error_and_one_up_to_it_is_not(
     most = 2**63 - 1
     task = StreamAggregator("eos", snapshots[0])
     task.add(batch_of([("/store/a", 0, most - 5, None, None), ("/store/b", 0, 5, None, None)]))
-    (row,) = rows_of(task.rows(GROUPS[:1], snapshots[1], pseudonym))
+    (row,) = rows_of(task.rows(Groups(GROUPS[:1]), snapshots[1], pseudonym))
     assert row["read_bytes"] == most
     task.add(batch_of([("/store/a", 0, 1, None, None)]))
     with pytest.raises(DataError, match="read_bytes of eos"):
-        task.rows(GROUPS[:1], snapshots[1], pseudonym)
+        task.rows(Groups(GROUPS[:1]), snapshots[1], pseudonym)
 
 
 def test_large_values_of_different_cells_are_no_overflow(
@@ -260,7 +263,7 @@ def test_large_values_of_different_cells_are_no_overflow(
             ]
         )
     )
-    rows = rows_of(task.rows(GROUPS, snapshots[1], pseudonym))
+    rows = rows_of(task.rows(Groups(GROUPS), snapshots[1], pseudonym))
     assert [row["read_bytes"] for row in rows] == [most] * 3
 
 
@@ -268,7 +271,7 @@ def test_an_overflow_while_folding_is_reported_too(snapshots: tuple[Catalogue, R
     task = StreamAggregator("crab", snapshots[0], aggregate_at=2)
     task.add(batch_of([("/store/a", 0, 0, 2**62, None), ("/store/a", 0, 0, 2**62, None)]))
     with pytest.raises(DataError, match="cpu_ms of crab"):
-        task.drain(GROUPS, snapshots[1], pseudonym)
+        task.drain(Groups(GROUPS), snapshots[1], pseudonym)
 
 
 #: Prints the bytes that a task holds after each of forty turns, and the accesses and
@@ -291,10 +294,10 @@ def held_by_a_task(folder: Path, blocks: int = 3_000) -> tuple[list[int], int, i
     for turn in range(40):
         # No two accesses of ten turns have the same block and group.
         task.add(batch_of([(f"/store/{n}", (n + turn) % 10, 1, 1, 1) for n in range(blocks)]))
-        task.drain(groups, replicas, pseudonym)
+        task.drain(Groups(groups), replicas, pseudonym)
         held.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    rows = rows_of(task.rows(groups, replicas, pseudonym))
+    rows = rows_of(task.rows(Groups(groups), replicas, pseudonym))
     return held, sum(row["nacc"] for row in rows), sum(row["remote_nacc"] for row in rows)
 
 
@@ -317,7 +320,7 @@ def test_nothing_matched_gives_no_rows_and_its_bins(snapshots: tuple[Catalogue, 
     task = StreamAggregator("aaa", snapshots[0])
     task.add(batch_of([("/other", 0, 1, None, None)] * 2))
     task.add(AccessBatch())
-    assert rows_of(task.rows(GROUPS, snapshots[1], pseudonym)) == []
+    assert rows_of(task.rows(Groups(GROUPS), snapshots[1], pseudonym)) == []
     assert {row["app"]: row["nacc"] for row in rows_of(task.bin_rows())} == {
         "read": 2,
         "not_in_dbs": 2,
@@ -374,7 +377,7 @@ def test_many_quarantined_records_leave_before_the_task_ends(
         for position in range(200):
             record = Quarantined("part-0", position, "not a JSON object", b"x" * 1_000_000)
             task.add(AccessBatch(read=1, malformed=[record]))
-            told += rows_of(task.drain(GROUPS, snapshots[1], pseudonym))
+            told += rows_of(task.drain(Groups(GROUPS), snapshots[1], pseudonym))
             assert len(task.quarantined) <= 17
         assert len(told) > 150
         assert {row["kind"] for row in told} == {"quarantine"}
@@ -395,7 +398,7 @@ def test_a_name_leaves_a_task_as_a_pseudonym_only(snapshots: tuple[Catalogue, Re
     ]
     for task in (StreamAggregator("aaa", snapshots[0]), HashAggregator("aaa")):
         task.add(batch_of(records))
-        rows = rows_of(task.rows(GROUPS, snapshots[1], pseudonym))
+        rows = rows_of(task.rows(Groups(GROUPS), snapshots[1], pseudonym))
         assert {row["user"] for row in rows} == {"hidden Ann", "hidden Bob", None}
 
 
@@ -422,7 +425,7 @@ def test_what_is_not_in_dbs_is_binned_by_its_name(lfn: str, wanted: str) -> None
 def test_without_replicas_remoteness_is_not_known(snapshots: tuple[Catalogue, Replicas]) -> None:
     task = StreamAggregator("cmssw", snapshots[0])
     task.add(batch_of([("/store/a", 0, 1, None, None), ("/store/a", 1, 1, None, None)]))
-    (row,) = rows_of(task.rows(GROUPS, None, pseudonym))
+    (row,) = rows_of(task.rows(Groups(GROUPS), None, pseudonym))
     assert (row["nacc"], row["remote_nacc"]) == (2, 1)
 
 

@@ -104,5 +104,5 @@ class Session:
 def test_another_limit_is_a_whole_number() -> None:
     assert broadcast_files._shared_bytes(Session("0")) == 0
     for value in ("1g", "-1", "", "²"):
-        with pytest.raises(SettingsError, match="is a number of bytes"):
+        with pytest.raises(SettingsError, match="is not a number of bytes"):
             broadcast_files._shared_bytes(Session(value))

@@ -22,6 +22,7 @@ from cmsspark.base.errors import CmssparkError, DataError, NotAllowed, NotReady
 from cmsspark.engines.tasks import Task, TaskContext
 from cmsspark.engines.worker_pool import WorkerFailed, WorkerPool
 from cmsspark.settings.pseudonyms import Pseudonyms
+from cmsspark.sources.formats.fast_json import Groups
 from tests.counting.catalogues import opened
 
 DAY = date(2026, 1, 15)
@@ -31,7 +32,7 @@ class Says:
     """A reader that does what the file's text says."""
 
     def __init__(self, stream: str, form: str, day: date) -> None:
-        self.groups = [Group("T2_X", "crab", "Ann", 0)]
+        self.groups = Groups([Group("T2_X", "crab", "Ann", 0)])
 
     def file(self, stream: IO[bytes], file: str, *, accept_damaged: bool) -> Iterator[AccessBatch]:
         text = stream.read().decode()

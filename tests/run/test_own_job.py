@@ -354,15 +354,15 @@ def test_an_error_of_the_function_names_its_line(cms: SmallCms, write: Write) ->
 @pytest.mark.parametrize(
     ("arguments", "signature", "text"),
     [
-        ('columns={"a": "longish"}, keys=["a"]', "", "must be TYPE"),
+        ('columns={"a": "longish"}, keys=["a"]', "", "is not TYPE"),
         ('columns={"a": "long"}, keys=["b"]', "", "is no column"),
-        ('columns={"a": "long"}, keys=[]', "", "needs keys"),
-        ('columns={}, keys=["a"]', "", "needs columns"),
-        ('columns=["a"], keys=["a"]', "", "must be a mapping"),
+        ('columns={"a": "long"}, keys=[]', "", "has no keys"),
+        ('columns={}, keys=["a"]', "", "has no columns"),
+        ('columns=["a"], keys=["a"]', "", "is not a mapping"),
         ('columns={"a": "long", "timestamp": "string"}, keys=["a"]', "", "added to every row"),
         ('columns={"a": "long"}, keys=["a"]', "rows", "is no input"),
-        ('columns={"a": "long"}, keys=["a"]', "*, limit=10", "needs an annotation"),
-        ('columns={"a": "long"}, keys=["a"]', "*, limit: int", "needs a default"),
+        ('columns={"a": "long"}, keys=["a"]', "*, limit=10", "has no annotation"),
+        ('columns={"a": "long"}, keys=["a"]', "*, limit: int", "has no default"),
         ('columns={"a": "long"}, keys=["a"], reads={"x": cms.Stored("y")}', "", "takes no x"),
         ('columns={"a": "long"}, keys=["a"], reads={"x": 3}', "x", "is none of"),
         (
@@ -381,7 +381,7 @@ def test_an_error_of_the_function_names_its_line(cms: SmallCms, write: Write) ->
             "there is no table",
         ),
         ('columns={"a": "long"}, keys=["a"], name="phedex"', "", "built-in job"),
-        ('columns={"a": "long"}, keys=["a"], frames="numpy"', "", "frames must be"),
+        ('columns={"a": "long"}, keys=["a"], frames="numpy"', "", "frames is not"),
     ],
 )
 def test_a_declaration_that_does_not_fit_names_its_line(

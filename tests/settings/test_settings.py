@@ -126,8 +126,8 @@ def test_a_value_knows_its_line(home: dict[str, str]) -> None:
     ("text", "line", "words"),
     [
         ("store: /s\nstroe: /s\n", 2, "no setting 'stroe'"),
-        ("root: [1]\n", 1, "root is a text"),
-        ("store: 2026-01-15\n", 1, "store is a text"),
+        ("root: [1]\n", 1, "root is not a text"),
+        ("store: 2026-01-15\n", 1, "store is not a text"),
         ("store: /s\nspark: 3\n", 2, "spark has"),
         ("spark:\n  executor.memory: 1\n", 2, "must begin with `spark.`"),
         ("spark:\n  spark.a: [1, 2]\n", 2, "must be a single value"),
@@ -142,7 +142,7 @@ def test_a_value_knows_its_line(home: dict[str, str]) -> None:
         ("root: !!str /a\n", 1, "must not use aliases, anchors or tags"),
         ("- root\n", 1, "`key: value`"),
         ("store: /s\nroot: 'unclosed\n", 2, "plain YAML"),
-        ("? [a]\n: b\n", 1, "a single word"),
+        ("? [a]\n: b\n", 1, "not a single word"),
         ("publishing: {day: 2026-13-45}\n", 1, "plain value"),
         ("a: 1\n---\nb: 2\n", 2, "plain YAML"),
     ],
@@ -183,7 +183,7 @@ def test_a_line_has_a_limit_which_the_file_sets_within_bounds(home: dict[str, st
     assert load_settings(environ=home).max_line_bytes == 2_000_000
     for wrong in ("1", "-5", "2000000000", "1.5e7", "true", "'64 MB'", "[1]"):
         written(Path.cwd(), f"root: /x\nmax_line_bytes: {wrong}")
-        with pytest.raises(SettingsError, match="max_line_bytes is a whole number") as error:
+        with pytest.raises(SettingsError, match="max_line_bytes is not a whole number") as error:
             load_settings(environ=home)
         assert "line 2" in str(error.value)
 

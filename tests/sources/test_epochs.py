@@ -84,7 +84,7 @@ def test_a_field_means_what_the_last_meaning_that_has_begun_says() -> None:
         (
             "sources:\n  epochs:\n    replicas:\n      rucio:\n        from: 20 May\n",
             5,
-            "is a day, always or never",
+            "is not a day, always or never",
         ),
         ("sources:\n  epochs:\n    replicas:\n      rucio: 2020-01-01\n", 4, "lines below it"),
         ("sources:\n  epochs: [rucio]\n", 2, "lines below it"),
@@ -99,7 +99,7 @@ def test_a_field_means_what_the_last_meaning_that_has_begun_says() -> None:
             "sources:\n  meanings:\n    condor:\n      CoreHr:\n        last_start:\n"
             "          from: soon\n",
             6,
-            "is a day, always or never",
+            "is not a day, always or never",
         ),
     ],
 )

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from cmsspark.base.access import Group
 from cmsspark.sources.formats import fast_json
-from cmsspark.sources.formats.fast_json import LONGEST, LineTemplate, RequiredFieldsOf
+from cmsspark.sources.formats.fast_json import LONGEST, Groups, LineTemplate, RequiredFieldsOf
 from tests.bad import make
 from tests.corpus import hostile, ordinary
 from tests.corpus.json_lines import DAY_START
@@ -366,3 +369,39 @@ def test_examples_are_read_by_shapes_the_second_time(name: str) -> None:
     both.taken = 0
     both.each(lines, 1)
     assert both.taken == len(lines)
+
+
+_TEXTS = st.none() | st.text(max_size=3)
+_GROUPS = st.lists(
+    st.builds(Group, _TEXTS, _TEXTS, _TEXTS, st.integers(0, 3), _TEXTS), max_size=60
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(_GROUPS, st.integers(0, 60))
+def test_compiled_code_numbers_groups_as_python_does(groups: list[Group], first: int) -> None:
+    compiled, plain = Groups(), Groups()
+    plain.rows = fast_json._GroupRows()
+    expected = list(dict.fromkeys(groups))
+    for numbered in (compiled, plain):
+        numbers = [
+            numbered.number(each.user, each.app, (each.site, each.remote, each.reader))
+            for each in groups
+        ]
+        assert numbers == [expected.index(each) for each in groups]
+        assert [numbered[number] for number in numbers] == groups
+        assert len(numbered) == len(expected)
+    first = min(first, len(expected))
+    for one, other in zip(compiled.rows.columns(first), plain.rows.columns(first), strict=True):
+        assert one.tolist() == other.tolist()
+
+
+def test_more_users_than_a_memo_holds_are_told_apart() -> None:
+    both = Both("aaa enr", [SHORT["aaa enr"]])
+    users = [b"null", b'""', *(b'"/CN=%d x"' % number for number in range(66_000))]
+    lines = [SHORT["aaa enr"].replace(b'"B"', user) + b"\n" for user in users]
+    again = b"".join(lines[:1000])
+    found = both.same(b"".join(lines) + again)
+    assert found["read"] == both.taken == len(users) + 1000
+    assert set(found["accesses"].values()) == {1, 2, 4}  # null and empty are nobody
+    assert len({group.user for _, group, _ in found["accesses"]}) == 66_001

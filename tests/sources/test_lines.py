@@ -95,7 +95,7 @@ def test_gzip_is_reported_by_its_first_bytes_not_its_name() -> None:
 
 
 def test_a_file_named_gz_that_is_none_is_damaged() -> None:
-    with pytest.raises(DataError, match="a gzip file is expected") as error:
+    with pytest.raises(DataError, match="the file is not gzip, as its name says") as error:
         decoded(SOME, "day/part-0.gz")
     assert error.value.where == "day/part-0.gz"
     assert "efbb" in str(error.value)

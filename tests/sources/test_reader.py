@@ -151,7 +151,7 @@ def test_all_generations_of_eos_may_lie_in_one_file() -> None:
     (batch,) = reader.file(io.BytesIO(b"".join(map(content, names)) * 2), "part-0")
     assert batch.lfns == [LFN] * 8
     assert batch.generations == {"G1": 2, "G2": 4, "G3": 2}
-    assert reader.groups == [AT_CERN]
+    assert list(reader.groups) == [AT_CERN]
 
 
 def test_groups_are_numbered_once_for_all_files_of_a_task() -> None:

@@ -252,10 +252,13 @@ def _answer(
     if not total["nacc"]:
         facts.append(f"nobody read it in this period ({window})")
     else:
+        remote = "unknown whether remote"
+        if total["remote_nacc"] is not None:
+            remote = f"{total['remote_nacc']:,} accesses of them remote"
         facts += [
             f"{total['nacc']:,} accesses by {_people(total['distinct_users'])}, on {total['day_count']} of these days",
             f"{pluralize(total['dataset_count'], 'dataset')} read from {pluralize(total['site_count'], 'site')}, "
-            f"{volume(total['read_bytes']) or 'unknown bytes'} read, {_remote(total)}",
+            f"{volume(total['read_bytes']) or 'unknown bytes'} read, {remote}",
         ]
     if jobs["job_count"]:
         cpu = "" if jobs["cpu_time"] is None else f", {jobs['cpu_time'] / 3600:,.0f} CPU hours"
@@ -280,12 +283,6 @@ def window_dict(days: StoredDays) -> dict[str, Any]:
 
 def _people(count: int) -> str:
     return pluralize(count, "person", "people") if count else "no known user"
-
-
-def _remote(total: dict[str, Any]) -> str:
-    if total["remote_nacc"] is None:
-        return "unknown whether remote"
-    return f"{total['remote_nacc']:,} accesses of them remote"
 
 
 def _check_known(days: StoredDays, column: str, name: str) -> None:

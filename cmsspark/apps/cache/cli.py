@@ -181,7 +181,7 @@ def compare_command(
         ]
         click.echo(json.dumps(documents, indent=1))
         return
-    headings = ("policy", "cache", "byte misses", "request misses", "against LRU")
+    headings: tuple[str, ...] = ("policy", "cache", "byte misses", "request misses", "against LRU")
     headings += ("gap closed", "bound") if bound else ()
     count = len(headings)
     echo_table(headings, [row[:count] for row in rows], optional=(3, 5) if bound else (3,))

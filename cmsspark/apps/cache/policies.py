@@ -362,15 +362,6 @@ _SMALL_SHARE, _GHOST_SHARE, _MOVE_AT, _MOST_USES = 0.10, 0.90, 2, 3
 
 
 @jit
-def _forget(following: Ints, preceding: Ints, is_ghost: Flags, sizes: Longs, excess: int) -> int:
-    """Forget the oldest ghosts, at least ``excess`` bytes of them; their bytes."""
-    forgotten = 0
-    while forgotten < excess:
-        forgotten += evict(following, preceding, is_ghost, sizes, preceding[len(sizes)])
-    return forgotten
-
-
-@jit
 def s3fifo(objects: Ints, sizes: Longs, capacity: int) -> Flags:
     """S3-FIFO (SOSP 2023): a small queue filters what is used once; a ghost queue
     remembers what it let go.
@@ -426,9 +417,8 @@ def s3fifo(objects: Ints, sizes: Longs, capacity: int) -> Flags:
                 freed = evict(following, preceding, where, sizes, victim)
                 small_used -= freed
                 if freed <= ghost_room:
-                    ghost_used -= _forget(
-                        newer, older, is_ghost, sizes, ghost_used + freed - ghost_room
-                    )
+                    while ghost_used + freed > ghost_room:
+                        ghost_used -= evict(newer, older, is_ghost, sizes, older[count])
                     admit(newer, older, is_ghost, count, victim, 1)
                     ghost_used += freed
         if was_ghost or (size < small_room and not has_evicted and small_used >= small_room):

@@ -114,10 +114,10 @@ def learned_scores(objects: Ints, periods: Ints, object_count: int) -> Array:
         seen = np.nonzero(history.is_seen)[0]
         features = history.features(seen)
         scores[day] = new_sum / new_count if new_count else _PRIOR[0]
-        known = [example for example in examples if len(example[0])]
+        filled = [example for example in examples if len(example[0])]
         scores[day, seen] = features[:, 2]
-        if known:
-            inputs, targets = (np.concatenate(column) for column in zip(*known, strict=True))
+        if filled:
+            inputs, targets = (np.concatenate(column) for column in zip(*filled, strict=True))
             start = np.zeros(inputs.shape[1])
             penalty = np.full(len(start), _RIDGE)
             weights = logistic_weights(inputs, targets, penalty, start)

@@ -23,7 +23,6 @@ from pyarrow import csv
 from cmsspark.base.arrays import Array, jit
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from cmsspark.base.foreign_parquet import open_parquet
-from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
 from cmsspark.store.stored_columns import newest, table_rows
 from cmsspark.store.stored_days import StoredDays
 
@@ -61,7 +60,10 @@ def read_columns(
     become these numbers, which take less memory. Raises DataError (65).
     """
     require_columns(path, batch.schema.names)
-    time, name, size = (_plain(batch.column(column)) for column in COLUMNS)
+    time, name, size = (
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        for column in (batch.column(name) for name in COLUMNS)
+    )
     if pa.types.is_nested(name.type):
         raise DataError(
             "the objects of the trace are not names",
@@ -91,10 +93,6 @@ def read_columns(
             found=str(error).splitlines()[0],
             next_step="time: seconds since 1970 or timestamps; size: whole bytes",
         ) from None
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _is_text(column: pa.Array) -> bool:
@@ -623,18 +621,8 @@ def site_traces(stored: StoredDays) -> SiteTraces:
         table_rows(stored.files, current, "dbs_events", ["dataset_name", "dataset_bytes"])
     )
     requests = []
-    for batch in stored.batches(["stream", "app", "dataset_name", "site_name", "nacc"]):
-        for day, rows in batch:
-            # Jobs are not accesses: their reads are in the logs of the file systems.
-            accesses = pl.DataFrame(rows).with_columns(
-                pl.col("stream", "app", "dataset_name", "site_name").cast(pl.String),
-                pl.col("nacc").cast(pl.Int64),
-            )
-            accesses = accesses.filter(
-                pl.col("stream").is_in(ACCESS_STREAMS),
-                pl.col("app") != STORAGE_APP,
-                pl.col("nacc") > 0,
-            )
-            sums = accesses.group_by("dataset_name", "site_name").agg(pl.col("nacc").sum())
-            requests.append(sums.with_columns(day=pl.lit(day)))
+    # Jobs are not accesses: their reads are in the logs of the file systems.
+    for day, rows in stored.accesses(["dataset_name", "site_name", "nacc"]):
+        reads = rows.filter(pl.col("nacc") > 0).group_by("dataset_name", "site_name")
+        requests.append(reads.agg(pl.col("nacc").cast(pl.Int64).sum(), day=pl.lit(day)))
     return SiteTraces(pl.concat(requests), sizes)

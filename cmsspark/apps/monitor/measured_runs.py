@@ -153,9 +153,9 @@ def find_event_log(location: str, metrics: RunMetrics, files: Files) -> str | No
     entries.sort(key=lambda entry: entry.mtime_ms, reverse=True)
     if metrics.application is not None:
         for entry in entries:
-            rest = entry.name.removeprefix(_ROLLING)
-            suffix = rest.removeprefix(metrics.application)
-            if suffix != rest and suffix[:1] in ("", "_", "."):
+            bare_name = entry.name.removeprefix(_ROLLING)
+            suffix = bare_name.removeprefix(metrics.application)
+            if suffix != bare_name and suffix[:1] in ("", "_", "."):
                 return entry.path  # of several attempts the last one
     young = [entry for entry in entries if entry.mtime_ms >= metrics.began_ms - _EARLIER_MS]
     return next(

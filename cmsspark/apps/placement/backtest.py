@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -81,7 +81,7 @@ def backtest(inputs: PlacementInputs, limits: Limits, weeks: int, seed: int = 0)
         share = np.where(np.isinf(space.budget), replicas.used() * _BUDGET_SHARE, space.budget)
         space = replace(space, budget=share)
         later = (reads.day >= day) & (reads.day < day + horizon)
-        pairs = reads.dataset[later] * len(reads.sites) + reads.site[later]
+        pairs = reads.pairs[later]
         served = np.bincount(pairs, reads.bytes[later], len(reads.datasets) * len(reads.sites))
         is_read = np.bincount(pairs, reads.accesses[later], len(served)) > 0
         for rule, plan in _plans(past, replicas, space, limits, seed + day):
@@ -111,17 +111,15 @@ def _plans(
     """Yield each rule with its plan. What makes room for a copy is the same in all."""
     demand = expected(past, replicas, limits.lifetime)
     yield "recommend", make_plan(replicas, demand, space, limits)
-    orders: dict[str, Callable[[], Array]] = {
-        "ten-reads": lambda: _ten_reads(past, replicas),
-        "tier": lambda: _by_tier(past, replicas),
-        "random": lambda: np.random.default_rng(seed).permutation(
-            len(replicas.datasets) * len(replicas.sites)
-        ),
+    sites, every = len(replicas.sites), len(replicas.datasets) * len(replicas.sites)
+    orders = {
+        "ten-reads": _ten_reads(past, replicas),
+        "tier": _by_tier(past, replicas),
+        "random": np.random.default_rng(seed).permutation(every),
     }
-    sites = len(replicas.sites)
     complete = replicas.pairs()[replicas.is_complete]
-    for rule, order in orders.items():
-        plan, pairs = Plan(replicas, demand, space, limits), order()
+    for rule, pairs in orders.items():
+        plan = Plan(replicas, demand, space, limits)
         could = (replicas.copies()[pairs // sites] > 0) & ~np.isin(pairs, complete)
         for pair in pairs[could][:_MOST_PAIRS].tolist():
             plan.add(pair, 0.0, is_weighed=False)
@@ -131,7 +129,7 @@ def _plans(
 def _ten_reads(past: Reads, replicas: Replicas) -> Array:
     count = len(replicas.datasets) * len(replicas.sites)
     recent = past.day >= len(past.days) - RECENT_DAYS
-    pairs = past.dataset[recent] * len(replicas.sites) + past.site[recent]
+    pairs = past.pairs[recent]
     accesses = np.bincount(pairs, past.accesses[recent], count)
     volume = np.bincount(pairs, past.bytes[recent], count)
     chosen = np.nonzero(accesses >= LEAST_ACCESSES)[0]

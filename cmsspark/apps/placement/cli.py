@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cmsspark.base.errors import UsageError
+from cmsspark.base.periods import Period
 from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.base.text.terminal import echo_table, percent, pluralize, volume
 from cmsspark.cli.options import (
@@ -23,7 +24,6 @@ from cmsspark.cli.options import (
     write_table,
 )
 from cmsspark.cli.period_options import period_options
-from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
     from cmsspark.apps.placement.inputs import PlacementInputs
@@ -34,7 +34,7 @@ _OPTIONS: Final = (
     click.option(
         "--accesses",
         type=_PATH,
-        help="CSV or Parquet with day, dataset, site, accesses[, remote, bytes]. [default: stored days]",
+        help="CSV or Parquet with day, dataset, site, accesses[, bytes]. [default: stored days]",
     ),
     click.option(
         "--replicas",
@@ -48,12 +48,6 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB."
-    ),
-    click.option(
-        "--locks",
-        type=_PATH,
-        help="Copies that never go, besides what stored dataset_rses says: CSV or Parquet with dataset, "
-        "site[, bytes, deletable_bytes].",
     ),
     click.option(
         "--locked",
@@ -84,6 +78,7 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--free",
+        "free_share",
         type=FiniteRange(0, 0.9),
         default=0.0,
         show_default=True,
@@ -110,32 +105,26 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _inputs(
-    *,
     accesses: Path | None,
     replicas: Path | None,
     space: Path | None,
     budget: str | None,
-    locks: Path | None,
     locked: tuple[str, ...],
-    min_benefit: float,
     lifetime: int,
-    min_copies: int,
-    free: float,
-    **store: Any,
+    fout: str | None,
+    settings_file: str | None,
+    period: Period | None,
+    **limits: Any,
 ) -> tuple[PlacementInputs, Limits]:
-    from cmsspark.apps.placement.inputs import (
-        file_inputs,
-        read_locks,
-        read_space,
-        stored_inputs,
-    )
+    from cmsspark.apps.placement.inputs import file_inputs, read_space, stored_inputs
     from cmsspark.apps.placement.plan import Limits
+    from cmsspark.counting.rollup import matches
 
     if (accesses is None) != (replicas is None):
         raise UsageError(
             "--accesses and --replicas go together", next_step="give both, or a store"
         )
-    if accesses is not None and (store["period"] or store["fout"]):
+    if accesses is not None and (period or fout):
         raise UsageError(
             "--accesses excludes a period and --fout", next_step="give only one of them"
         )
@@ -144,19 +133,14 @@ def _inputs(
     if accesses is not None and replicas is not None:
         inputs = file_inputs(accesses, replicas)
     else:
-        inputs = stored_inputs(**store, cooldown_days=7 * lifetime)
-    inputs = replace(inputs, given_space=given_space, budget=weekly, locked=locked)
-    if locks is not None:
-        rses = load_settings(store["settings_file"]).rses
-        inputs = replace(inputs, locks=read_locks(locks, rses))
-        click.echo(f"{pluralize(len(inputs.locks), 'lock')} of datasets on disk", err=True)
-    if idle := inputs.idle_locks():
-        names = "names that no read and no replica has"
-        text = f"warning: {pluralize(len(idle), 'lock')} of {names}, such as {idle[0]}"
-        click.echo(text, err=True)
+        inputs = stored_inputs(fout, settings_file, period, cooldown_days=7 * lifetime)
+    for pattern in locked:
+        if not any(matches(name, [pattern]) for name in inputs.reads.datasets):
+            click.echo(f"warning: no dataset matches --locked {pattern}", err=True)
     if inputs.reads.dropped:
         click.echo(f"{inputs.reads.dropped:,} accesses name no site and are left out", err=True)
-    return inputs, Limits(min_copies, free, min_benefit, lifetime)
+    inputs = replace(inputs, given_space=given_space, budget=weekly, locked=locked)
+    return inputs, Limits(lifetime=lifetime, **limits)
 
 
 @command.command("recommend")
@@ -210,9 +194,8 @@ def _echo_advice(advice: Advice, top: int) -> None:
         click.echo("no copy is worth making, and none has to go")
         return
     changed_sites = {row.site for row in advice.rows if row.action != "recall"}
-    chosen = [row for row in advice.sites if row["site"] in changed_sites]
-    if chosen:
-        lines = [tuple(row.values()) for row in chosen]
+    lines = [tuple(row.values()) for row in advice.sites if row["site"] in changed_sites]
+    if lines:
         lines.append(("all sites", *advice.total.values()))
         of_sites = ("site", "on disk", "capacity", "to copy", "can go", "then")
         echo_table(of_sites, [(name, *map(volume, sizes)) for name, *sizes in lines], indent="  ")
@@ -226,18 +209,11 @@ def _echo_advice(advice: Advice, top: int) -> None:
         if not rows:
             continue
         click.echo(f"\n{title}: {len(rows):,}, {volume(sum(row.bytes for row in rows))}")
-        shown = [
-            (
-                volume(row.bytes),
-                f"{row.accesses:,.1f}",
-                None if row.benefit is None else volume(row.benefit),
-                row.copies,
-                row.why,
-                row.site,
-                row.dataset,
-            )
-            for row in rows[:top]
-        ]
+        shown = []
+        for row in rows[:top]:
+            served = None if row.benefit is None else volume(row.benefit)
+            numbers = (volume(row.bytes), f"{row.accesses:,.1f}", served, row.copies)
+            shown.append((*numbers, row.why, row.site, row.dataset))
         headings = ("bytes", "reads a week", "serves", "copies", "by", "site", "dataset")
         echo_table(headings, shown, texts=(4, 5, 6), full=(4, 5), optional=(2, 4), indent="  ")
         if len(rows) > top:
@@ -271,17 +247,11 @@ def backtest_command(weeks: int, seed: int, as_json: bool, **source: Any) -> Non
     judged = pluralize(outcomes[0]["weeks"], "week")
     lifetime = pluralize(limits.lifetime, "week")
     click.secho(f"{judged}, each with its next {lifetime}, from {inputs.about}", bold=True)
-    shown = [
-        (
-            row["rule"],
-            None if row["served_per_byte"] is None else f"{row['served_per_byte']:.2f}",
-            None if row["unread_share"] is None else percent(row["unread_share"]),
-            f"{row['copies']:,}",
-            volume(row["copied_bytes"]),
-            volume(row["served_bytes"]),
-            RULES[row["rule"]],
-        )
-        for row in outcomes
-    ]
+    shown = []
+    for row in outcomes:
+        ratio, unread = row["served_per_byte"], row["unread_share"]
+        shares = (None, None) if ratio is None else (f"{ratio:.2f}", percent(unread))
+        sizes = (f"{row['copies']:,}", volume(row["copied_bytes"]), volume(row["served_bytes"]))
+        shown.append((row["rule"], *shares, *sizes, RULES[row["rule"]]))
     headings = ("rule", "served a byte", "never read", "copies", "copied", "served", "copies by")
     echo_table(headings, shown, texts=(0, 6), optional=(6,))

@@ -1,5 +1,5 @@
 """What plans of copies are made from: reads of datasets at sites by day, copies on disk,
-the space of each site, copies that never go; from files or from stored days.
+and the space of each site; from files or from stored days.
 """
 
 from __future__ import annotations
@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.base.arrays import Array
-from cmsspark.base.errors import InputMissing, UsageError
-from cmsspark.base.names import block_dataset, site_and_kind
+from cmsspark.base.errors import InputMissing
+from cmsspark.base.names import site_and_kind
 from cmsspark.base.periods import Period, between
 from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.cli.options import require_store
 from cmsspark.cli.period_options import load_days
 from cmsspark.counting.rollup import matches
-from cmsspark.filesystems.storage import Files
 from cmsspark.settings.settings import load_settings
-from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
-from cmsspark.sources.rses import load_sites, make_rse
 from cmsspark.store import stored_days
 from cmsspark.store.stored_columns import newest, newest_replicas, open_store, table_rows
 from cmsspark.store.stored_days import StoredDays
@@ -40,7 +37,6 @@ _READS: Final = {
     "dataset": ("dataset_name",),
     "site": ("site_name",),
     "accesses": ("nacc",),
-    "remote": ("remote_nacc",),
     "bytes": ("read_bytes",),
 }
 #: The same of replicas; those of ``dbs_phedex`` and ``dbs_rucio`` are.
@@ -56,16 +52,8 @@ _REPLICAS: Final = {
     "since": (),
 }
 _SPACE: Final = {"site": ("site_name",), "capacity": ("bytes",), "budget": (), "network_gbits": ()}
-#: The same of locks; an export of ``dataset_rses`` has these and says what may go.
-_LOCKS: Final = {
-    "dataset": ("dataset_name", "name", "block", "block_name"),
-    "site": ("rse", "site_name", "node", "node_name"),
-    "bytes": (),
-    "deletable_bytes": (),
-}
 #: Where an access counts whose log names no site.
 _NO_SITE: Final = "unknown"
-_MEASURES: Final = ("accesses", "can_say", "remote", "bytes")
 _EXPONENT: Final = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}")
 #: Bytes that one Gbit/s brings in a week.
 _WEEK_OF_GBIT: Final = 1e9 / 8 * 7 * 86_400
@@ -76,8 +64,7 @@ WEEKS: Final = 26
 @dataclass(frozen=True)
 class Reads:
     """Columns with an element for each (day, dataset, site): numbers of the day,
-    dataset and site; accesses, those of them whose log can say whether they were
-    remote, those that were, and bytes read (0 if unknown), float64.
+    dataset and site; accesses, and bytes read (0 if unknown), float64.
 
     ``dropped``: accesses that name no site, which no copy can serve.
     """
@@ -89,45 +76,38 @@ class Reads:
     dataset: Array
     site: Array
     accesses: Array
-    can_say: Array
-    remote: Array
     bytes: Array
     dropped: int = 0
 
+    @property
+    def pairs(self) -> Array:
+        """A number for the dataset and site of each element, int64."""
+        return self.dataset * len(self.sites) + self.site
+
     def before(self, day: int) -> Reads:
         """Return the reads of the days before day number ``day``; the names stay."""
-        is_before = self.day < day
-        names = ("day", "dataset", "site", *_MEASURES)
-        columns = {name: getattr(self, name)[is_before] for name in names}
+        names = ("day", "dataset", "site", "accesses", "bytes")
+        columns = {name: getattr(self, name)[self.day < day] for name in names}
         return replace(self, days=self.days[:day], **columns, dropped=0)
 
     def named(self, datasets: Iterable[str], sites: Iterable[str]) -> Reads:
         """Return the same reads with numbers of these names, too."""
-        every = [tuple(sorted({*self.datasets, *datasets})), tuple(sorted({*self.sites, *sites}))]
-        of = [
-            np.searchsorted(np.array(names), subset)
-            for names, subset in zip(every, (self.datasets, self.sites), strict=True)
-        ]
-        return replace(
-            self,
-            datasets=every[0],
-            sites=every[1],
-            dataset=of[0][self.dataset],
-            site=of[1][self.site],
-        )
+        all_datasets = tuple(sorted({*self.datasets, *datasets}))
+        all_sites = tuple(sorted({*self.sites, *sites}))
+        dataset = np.searchsorted(np.array(all_datasets), self.datasets)[self.dataset]
+        site = np.searchsorted(np.array(all_sites), self.sites)[self.site]
+        return replace(self, datasets=all_datasets, sites=all_sites, dataset=dataset, site=site)
 
 
 def read_reads(path: Path) -> Reads:
     """Return the reads of a CSV or Parquet file with the columns day, dataset, site,
-    accesses, and optionally remote and bytes. Rows of one day, dataset and site are
-    added up.
+    accesses, and optionally bytes. Rows of one day, dataset and site are added up.
 
     Raises InputMissing (66), UsageError (2) for other files, DataError (65) for damaged
     ones, missing columns, nulls and negative numbers.
     """
     needed = ("day", "dataset", "site", "accesses")
-    numbers = ("accesses", "remote", "bytes")
-    return make_reads(read_table(path, "reads", _READS, needed, numbers=numbers))
+    return make_reads(read_table(path, "reads", _READS, needed, numbers=("accesses", "bytes")))
 
 
 def make_reads(table: pl.DataFrame, stored: Iterable[date] = ()) -> Reads:
@@ -138,18 +118,16 @@ def make_reads(table: pl.DataFrame, stored: Iterable[date] = ()) -> Reads:
     """
     import polars as pl
 
-    for name in ("remote", "bytes"):
-        if name not in table.columns:
-            table = table.with_columns(pl.lit(None, pl.Float64).alias(name))
+    if "bytes" not in table.columns:
+        table = table.with_columns(bytes=pl.lit(None, pl.Float64))
     is_somewhere = pl.col("site").is_not_null() & (pl.col("site") != _NO_SITE)
     nowhere = table.filter(~is_somewhere)["accesses"].sum()
-    counted = (
-        table.filter(is_somewhere)
-        .with_columns(can_say=pl.when(pl.col("remote").is_not_null()).then(pl.col("accesses")))
-        .group_by("day", "dataset", "site")
-        .agg(pl.col(name).sum().cast(pl.Float64).fill_null(0) for name in _MEASURES)
-        .sort("day", "dataset", "site")
-    )
+    sums = [
+        pl.col(name).sum().cast(pl.Float64).fill_null(0).alias(name)
+        for name in ("accesses", "bytes")
+    ]
+    counted = table.filter(is_somewhere).group_by("day", "dataset", "site").agg(sums)
+    counted = counted.sort("day", "dataset", "site")
     if counted.is_empty():
         raise InputMissing(
             "no access names a site", next_step="give days whose logs name the sites of jobs"
@@ -160,10 +138,8 @@ def make_reads(table: pl.DataFrame, stored: Iterable[date] = ()) -> Reads:
     datasets, dataset = np.unique(counted["dataset"].to_numpy().astype(str), return_inverse=True)
     sites, site = np.unique(counted["site"].to_numpy().astype(str), return_inverse=True)
     number = (counted["day"].to_numpy().astype("datetime64[D]") - np.datetime64(first)).astype(int)
-    accesses, can_say, remote, volume = (counted[name].to_numpy() for name in _MEASURES)
-    names, site_names = tuple(datasets.tolist()), tuple(sites.tolist())
-    columns = (number, dataset, site, accesses, can_say, remote, volume)
-    return Reads(days, names, site_names, *columns, int(nowhere))
+    columns = (number, dataset, site, counted["accesses"].to_numpy(), counted["bytes"].to_numpy())
+    return Reads(days, tuple(datasets.tolist()), tuple(sites.tolist()), *columns, int(nowhere))
 
 
 def stored_reads(stored: StoredDays) -> Reads:
@@ -173,28 +149,17 @@ def stored_reads(stored: StoredDays) -> Reads:
     """
     import polars as pl
 
-    columns = ["stream", "app", "dataset_name", "site_name", "nacc", "remote_nacc", "read_bytes"]
-    names = {
-        "dataset_name": "dataset",
-        "site_name": "site",
-        "nacc": "accesses",
-        "remote_nacc": "remote",
-        "read_bytes": "bytes",
-    }
-    numbers = ("accesses", "remote", "bytes")
-    frames = []
-    for batch in stored.batches(columns):
-        for day, rows in batch:
-            frame = pl.DataFrame(pl.from_arrow(rows)).rename(names)
-            frame = frame.filter(
-                pl.col("stream").is_in(ACCESS_STREAMS),
-                pl.col("app") != STORAGE_APP,
-                pl.col("dataset").is_not_null(),
-            ).select(pl.col("dataset", "site").cast(pl.String), pl.col(numbers).cast(pl.Float64))
-            is_known = pl.col("remote").is_not_null().alias("known")
-            sums = frame.group_by("dataset", "site", is_known).agg(pl.col(numbers).sum())
-            remote = pl.when("known").then("remote")
-            frames.append(sums.with_columns(day=pl.lit(day), remote=remote).drop("known"))
+    columns = ["dataset_name", "site_name", "nacc", "read_bytes"]
+    frames = [
+        frame.drop_nulls("dataset_name")
+        .group_by(dataset="dataset_name", site="site_name")
+        .agg(
+            accesses=pl.col("nacc").cast(pl.Float64).sum(),
+            bytes=pl.col("read_bytes").cast(pl.Float64).sum(),
+            day=pl.lit(day),
+        )
+        for day, frame in stored.accesses(columns)
+    ]
     return make_reads(pl.concat(frames), stored.partials)
 
 
@@ -274,13 +239,8 @@ def make_replicas(
     """
     import polars as pl
 
-    kinds = {
-        "complete": pl.Boolean(),
-        "locked": pl.Boolean(),
-        "custodial": pl.Boolean(),
-        "size": pl.Float64(),
-        "since": pl.Date(),
-    }
+    flag, real = pl.Boolean(), pl.Float64()
+    kinds = {"complete": flag, "locked": flag, "custodial": flag, "size": real, "since": pl.Date()}
     missing = {name: kind for name, kind in kinds.items() if name not in table.columns}
     table = table.with_columns(pl.lit(None, kind).alias(name) for name, kind in missing.items())
     if "created" not in table.columns:
@@ -292,9 +252,7 @@ def make_replicas(
     site_names = tuple(sorted({*table["site"].to_list(), *sites}))
     copies = table.group_by("dataset", "site", "kind").agg(
         pl.col("bytes").sum(),
-        (pl.col("locked").fill_null(False) | pl.col("custodial").fill_null(False))
-        .any()
-        .alias("is_fixed"),
+        pl.any_horizontal(pl.col("locked", "custodial").fill_null(False)).any().alias("is_fixed"),
         pl.col("complete").all(ignore_nulls=False),
         pl.col("since").max(),
     )
@@ -311,12 +269,10 @@ def make_replicas(
     size = pl.coalesce(given_size, "on_disk", "anywhere", pl.lit(0)).cast(pl.Float64)
     every = every.select("dataset", "created", dataset_size=size)
     # What stored tables call complete may lie on disk and tape of a site together.
-    is_alone = pl.len().over("dataset", "site") == 1
     is_whole = pl.col("bytes") >= pl.col("dataset_size")
+    is_named_so = pl.col("complete") & (is_whole | (pl.len().over("dataset", "site") == 1))
     copies = copies.join(every, "dataset", "left").with_columns(
-        complete=pl.when(pl.col("complete").is_null())
-        .then(is_whole)
-        .otherwise(pl.col("complete") & (is_whole | is_alone))
+        complete=pl.when(pl.col("complete").is_null()).then(is_whole).otherwise(is_named_so)
     )
     disk = copies.filter(pl.col("kind") == "disk").sort("dataset", "site")
     on_tape = copies.filter((pl.col("kind") == "tape") & pl.col("complete"))["dataset"]
@@ -354,30 +310,6 @@ class Space:
 Room = Mapping[str, tuple[float | None, float | None]]
 
 
-def make_space(replicas: Replicas, room_of: Room, budget: float | None) -> Space:
-    """Return the space of each site: what ``room_of`` has, else what lies there now, so
-    that copies can only take the place of others. A budget that is not given is
-    ``budget``; None is unlimited.
-
-    Raises InputMissing (66) if ``room_of`` names a site that has no copy and no read.
-    """
-    used = replicas.used()
-    capacity, weekly = used.copy(), np.full(len(used), np.inf if budget is None else budget)
-    position = {name: number for number, name in enumerate(replicas.sites)}
-    for name, (room, limit) in room_of.items():
-        if name not in position:
-            raise InputMissing(
-                f"the site {name} of the space has no copy and no read",
-                found=", ".join(replicas.sites[:10]),
-                next_step="give its name as replicas and logs have it",
-            )
-        if room is not None:
-            capacity[position[name]] = room
-        if limit is not None:
-            weekly[position[name]] = limit if budget is None else min(limit, budget)
-    return Space(capacity, weekly)
-
-
 def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
     """Return the space of sites, of a CSV or Parquet file with the columns site,
     capacity, budget and network_gbits; all but the site may be empty. Sizes such as
@@ -392,57 +324,15 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
     )
     rows = {}
     for row in table.to_dicts():
-        texts = (row.get(name) for name in sizes)
-        capacity, budget = (None if text in (None, "") else _parse_size(text) for text in texts)
+        # Text of a column of floats, as Parquet files and pandas have it, is 1e+15.
+        texts = [str(row.get(name) or "") for name in sizes]
+        texts = [str(int(float(text))) if _EXPONENT.fullmatch(text) else text for text in texts]
+        capacity, budget = (float(parse_bytes(text)) if text else None for text in texts)
         if (gbits := row.get("network_gbits")) is not None:
             network = gbits * _WEEK_OF_GBIT
             budget = network if budget is None else min(budget, network)
         rows[row["site"]] = (capacity, budget)
     return rows
-
-
-#: (dataset, site); the site is None if the copies are locked everywhere.
-Lock = tuple[str, "str | None"]
-
-
-def read_locks(path: Path, rses_file: str | None = None) -> frozenset[Lock]:
-    """Return the copies on disk that never go, of a CSV or Parquet file with
-    ``dataset`` (or the name of a block) and ``site`` (or an RSE or node; null: at all
-    sites). With ``bytes`` and ``deletable_bytes``, as ``dataset_rses`` has them, a row
-    locks what may not go whole (rule 67).
-
-    ``rses_file``: the exceptions of the settings. Raises UsageError (2) for a folder,
-    else as the reader of tables.
-    """
-    if path.is_dir():
-        raise UsageError(
-            "--locks reads a CSV or Parquet file",
-            where=path,
-            found="a folder",
-            next_step="store dataset_rses of the dump (run_spark dataset_rses): plans of stored days "
-            "read it, and a file of its rows, written by cmsspark sql with -o, is taken here",
-        )
-    numbers = ("bytes", "deletable_bytes")
-    table = read_table(path, "locks", _LOCKS, ("dataset",), numbers=numbers, may_be_null=("site",))
-    if set(numbers) <= set(table.columns):
-        table = table.filter(table["deletable_bytes"] < table["bytes"])
-    sites = table["site"].to_list() if "site" in table.columns else [None] * len(table)
-    exceptions = load_sites(rses_file)
-    locks: set[Lock] = set()
-    for name, site in zip(table["dataset"].to_list(), sites, strict=True):
-        if site is None:
-            locks.add((block_dataset(name), None))
-        elif (rse := make_rse(site, None, exceptions)) is not None and rse.kind == "disk":
-            # The name of a site, a node or an RSE.
-            locks.add((block_dataset(name), site_and_kind(rse.site)[0]))
-    return frozenset(locks)
-
-
-def _parse_size(text: str) -> float:
-    """Return the bytes of a size. Raises UsageError (2)."""
-    # Text of a column of floats, as Parquet files and pandas have it.
-    number = int(float(text)) if _EXPONENT.fullmatch(text) else text
-    return float(parse_bytes(str(number)))
 
 
 @dataclass(frozen=True)
@@ -452,7 +342,7 @@ class PlacementInputs:
 
     ``about``: where they come from. ``given_space``: capacity and budget of sites whose
     are known; ``budget``: of all others. ``locked``: patterns of datasets whose copies
-    never go; ``locks``: of datasets at sites.
+    never go.
     """
 
     reads: Reads
@@ -461,45 +351,37 @@ class PlacementInputs:
     given_space: Room = field(default_factory=dict)
     budget: float | None = None
     locked: tuple[str, ...] = ()
-    locks: frozenset[Lock] = frozenset()
 
     def replicas_before(self, day: date) -> Replicas:
         """Return the replicas that are known before a day, with what is locked."""
         replicas = make_replicas(
             self.table_before(day), datasets=self.reads.datasets, sites=self.reads.sites, day=day
         )
-        patterns = self.locked
-        is_locked = np.array(
-            [
-                (bool(patterns) and matches(name, patterns)) or (name, None) in self.locks
-                for name in replicas.datasets
-            ],
-            bool,
-        )
-        sites = {name: number for number, name in enumerate(replicas.sites)}
-        numbers = {name: number for number, name in enumerate(replicas.datasets)}
-        pairs = [
-            numbers[name] * len(sites) + sites[site]
-            for name, site in self.locks
-            if site in sites and name in numbers
-        ]
-        is_fixed = is_locked[replicas.dataset] | np.isin(replicas.pairs(), pairs)
-        return replace(replicas, is_fixed=replicas.is_fixed | is_fixed)
-
-    def idle_locks(self) -> list[str]:
-        """Return the patterns and locks that keep nothing: no read and no replica has
-        their dataset, or their site.
-        """
-        datasets, sites = set(self.reads.datasets), {None, *self.reads.sites}
-        patterns = [
-            text for text in self.locked if not any(matches(name, [text]) for name in datasets)
-        ]
-        idle = [lock for lock in self.locks if lock[0] not in datasets or lock[1] not in sites]
-        return patterns + sorted(f"{dataset} at {site or 'all sites'}" for dataset, site in idle)
+        if not self.locked:
+            return replicas
+        is_locked = np.array([matches(name, self.locked) for name in replicas.datasets], bool)
+        return replace(replicas, is_fixed=replicas.is_fixed | is_locked[replicas.dataset])
 
     def space(self, replicas: Replicas) -> Space:
-        """Return the space of the sites of the replicas."""
-        return make_space(replicas, self.given_space, self.budget)
+        """Return the space of each site: what is given, else what lies there now, so that
+        copies can only take the place of others. A budget that is not given is unlimited.
+
+        Raises InputMissing (66) if a site is given that has no copy and no read.
+        """
+        capacity = replicas.used()
+        weekly = np.full(len(capacity), np.inf if self.budget is None else self.budget)
+        position = {name: number for number, name in enumerate(replicas.sites)}
+        for name, (room, limit) in self.given_space.items():
+            if name not in position:
+                raise InputMissing(
+                    f"the site {name} of the space has no copy and no read",
+                    found=", ".join(replicas.sites[:10]),
+                    next_step="give its name as replicas and logs have it",
+                )
+            number = position[name]
+            capacity[number] = capacity[number] if room is None else room
+            weekly[number] = min(weekly[number], np.inf if limit is None else limit)
+        return Space(capacity, weekly)
 
 
 def file_inputs(accesses: Path, replicas: Path) -> PlacementInputs:
@@ -535,39 +417,40 @@ def stored_inputs(
         "dataset_bytes": "size",
         "is_complete": "complete",
     }
-    frames: dict[date, tuple[date, pl.DataFrame]] = {}
+    frames: dict[date, pl.DataFrame] = {}
 
-    def snapshot(day: date) -> tuple[date, pl.DataFrame]:
-        as_of, current, name = newest_replicas(files, store, day - timedelta(days=1))
+    def snapshot(until: date) -> tuple[date, pl.DataFrame]:
+        as_of, current, name = newest_replicas(files, store, until)
         if as_of not in frames:
             frame = pl.DataFrame(pl.from_arrow(table_rows(files, current, name, list(names))))
             frame = frame.rename(names).drop_nulls(["dataset", "site"])
-            frames[as_of] = as_of, frame.with_columns(pl.col("bytes", "size").cast(pl.Float64))
-        return frames[as_of]
+            frames[as_of] = frame.with_columns(pl.col("bytes", "size").cast(pl.Float64))
+        return as_of, frames[as_of]
 
     def before(day: date) -> pl.DataFrame:
-        as_of, frame = snapshot(day)
-        created = pl.DataFrame(schema={"dataset": pl.String, "created": pl.Date})
+        until, keys = day - timedelta(days=1), ["dataset", "site", "kind"]
+        as_of, frame = snapshot(until)
         with suppress(InputMissing):
-            _, current = newest(files, store, "dbs_events", day - timedelta(days=1))
+            _, current = newest(files, store, "dbs_events", until)
             columns = table_rows(files, current, "dbs_events", ["dataset_name", "created_ms"])
             created = pl.DataFrame(pl.from_arrow(columns)).select(
                 dataset="dataset_name", created=pl.from_epoch("created_ms", "ms").cast(pl.Date)
             )
-        frame = frame.join(created.unique("dataset"), "dataset", "left")
-        frame = frame.join(
-            _held_copies(files, store, day - timedelta(days=1)),
-            ["dataset", "site", "kind"],
-            "left",
-        )
-        try:
-            earlier_day, earlier = snapshot(day - timedelta(days=cooldown_days))
-        except InputMissing:
-            return frame
-        keys = ["dataset", "site", "kind"]
-        earlier = earlier.select(keys).unique().with_columns(since=pl.lit(earlier_day))
-        frame = frame.join(earlier, keys, "left")
-        return frame.with_columns(pl.col("since").fill_null(as_of))
+            frame = frame.join(created.unique("dataset"), "dataset", "left")
+        with suppress(InputMissing):
+            # Copies of which not all may go (rule 67).
+            _, current = newest(files, store, "dataset_rses", until)
+            columns = ["dataset_name", "site_name", "kind", "bytes", "deletable_bytes"]
+            rows = pl.DataFrame(pl.from_arrow(table_rows(files, current, "dataset_rses", columns)))
+            is_held = (pl.col("deletable_bytes") < pl.col("bytes")).any()
+            locked = rows.group_by(columns[:3]).agg(locked=is_held)
+            frame = frame.join(locked.rename(dict(zip(columns, keys, strict=False))), keys, "left")
+        with suppress(InputMissing):
+            earlier_day, earlier = snapshot(until - timedelta(days=cooldown_days))
+            earlier = earlier.select(keys).unique().with_columns(since=pl.lit(earlier_day))
+            frame = frame.join(earlier, keys, "left")
+            frame = frame.with_columns(pl.col("since").fill_null(as_of))
+        return frame
 
     frame = before(reads.days[-1] + timedelta(days=1))
     about = f"stored days {reads.days[0]} to {reads.days[-1]}, {table} of {as_of}"
@@ -578,24 +461,3 @@ def stored_inputs(
         about += "; what rules hold is not known, as no dataset_rses is stored"
     reads = reads.named(frame["dataset"].to_list(), frame["site"].to_list())
     return PlacementInputs(reads, before, about)
-
-
-def _held_copies(files: Files, store: str, until: date) -> pl.DataFrame:
-    """Return the copies of which not all may go (rule 67), by the newest stored
-    ``dataset_rses``, as ``locked``; no rows where none is stored.
-    """
-    import polars as pl
-
-    keys = {"dataset_name": "dataset", "site_name": "site", "kind": "kind"}
-    held_copies = pl.DataFrame(
-        schema={**dict.fromkeys(keys.values(), pl.String), "locked": pl.Boolean}
-    )
-    with suppress(InputMissing):
-        _, current = newest(files, store, "dataset_rses", until)
-        columns = [*keys, "bytes", "deletable_bytes"]
-        copies = pl.DataFrame(
-            pl.from_arrow(table_rows(files, current, "dataset_rses", columns))
-        ).rename(keys)
-        is_held = pl.col("deletable_bytes") < pl.col("bytes")
-        held_copies = copies.group_by(list(keys.values())).agg(locked=is_held.any())
-    return held_copies

@@ -38,12 +38,10 @@ _ANCHORS, _MOST_GROWTH = 8, 3.0
 _DECAY, _PRIOR, _PRIOR_OF_KIND = 0.5, 20.0, 3.0
 _AGAIN_ACTIVE, _AGAIN_IDLE = (0.6, 0.75, 0.9, 0.97), (1.0, 0.95, 0.7)
 #: Of the pairs of a kind, at least so many were read again in the lifetime of a copy.
-_LEAST_LIKELY: Final = 0.75
-#: Accesses with which reads at a site are remote before logs say so.
-_PRIOR_ACCESSES: Final = 20.0
+_LEAST_LIKELY: Final = 0.8
 #: Siblings are taken if at least so many had their first week, else those of the wider group.
 _LEAST_SIBLINGS: Final = 3
-#: Accesses in the recent days that a copy needs if no read has bytes.
+#: Accesses in the recent days that a pair needs.
 LEAST_ACCESSES: Final = 10.0
 #: A copy replaces others if it is expected to serve so many times what they do.
 MARGIN: Final = 1.5
@@ -70,15 +68,13 @@ DEFAULT: Final = Limits()
 class Demand:
     """Columns with an element for each pair of a dataset and a site that is expected to
     be read, sorted by ``pairs`` (numbers as :meth:`Replicas.pairs`): accesses in a
-    week, bytes in the lifetime of a copy, what of them is remote without a copy (1:
-    all), and whether siblings say so. ``has_bytes``: False if no read has bytes; then
-    ``bytes`` are accesses.
+    week, bytes in the lifetime of a copy, and whether siblings say so. ``has_bytes``:
+    False if no read has bytes; then ``bytes`` are accesses.
     """
 
     pairs: Array
     accesses: Array
     bytes: Array
-    remote: Array
     from_siblings: Array
     has_bytes: bool = True
 
@@ -90,40 +86,25 @@ class Demand:
         return np.where(self.pairs[indices] == pairs, self.bytes[indices], 0.0)
 
 
-@dataclass(frozen=True)
-class _Recent:
-    """The pairs that were read in the recent days before a day, sorted: the kind of each,
-    its sum of values and its accesses.
-    """
-
-    pairs: Array
-    kinds: Array
-    values: Array
-    accesses: Array
-
-
 def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime) -> Demand:
     """Return the demand after the last day of ``reads``, which are all that it knows.
 
     A pair is expected to be read as in the last two weeks, times how far pairs of its
-    kind went on being read in the store's own past. Kinds that mostly were not read again
-    have no demand. A dataset that was made in these weeks and not yet read has the first
-    week of its siblings.
+    kind went on being read in the store's own past. Pairs with few reads in them, and
+    kinds that mostly were not read again, have no demand. A dataset that was made in
+    these weeks and not yet read has the first week of its siblings.
     """
     has_bytes, end, horizon = bool(reads.bytes.any()), len(reads.days), 7 * lifetime
-    values = _fill_bytes(reads) if has_bytes else reads.accesses
-    pairs_of_reads = reads.dataset * len(reads.sites) + reads.site
+    values, every = _fill_bytes(reads) if has_bytes else reads.accesses, reads.pairs
     counts, rates, again = np.zeros((3, _KINDS))
     for anchor in range(end - horizon, RECENT_DAYS - 1, -7)[:_ANCHORS]:
-        past = _recent(reads, pairs_of_reads, values, replicas.sizes, anchor)
-        later = (reads.day >= anchor) & (reads.day < anchor + horizon)
-        later &= np.isin(pairs_of_reads, past.pairs)
-        index = np.searchsorted(past.pairs, pairs_of_reads[later])
-        after = np.bincount(index, values[later], len(past.pairs))
-        rate = after / np.maximum(past.values * horizon / RECENT_DAYS, 1e-12)
-        counts += np.bincount(past.kinds, minlength=_KINDS)
-        rates += np.bincount(past.kinds, np.minimum(rate, _MOST_GROWTH), _KINDS)
-        again += np.bincount(past.kinds, after > 0, _KINDS)
+        pairs, kinds, recent, _ = _recent(reads, values, replicas.sizes, anchor)
+        later = (reads.day >= anchor) & (reads.day < anchor + horizon) & np.isin(every, pairs)
+        after = np.bincount(np.searchsorted(pairs, every[later]), values[later], len(pairs))
+        rate = after / np.maximum(recent * horizon / RECENT_DAYS, 1e-12)
+        counts += np.bincount(kinds, minlength=_KINDS)
+        rates += np.bincount(kinds, np.minimum(rate, _MOST_GROWTH), _KINDS)
+        again += np.bincount(kinds, after > 0, _KINDS)
     likely = np.repeat(np.outer(_AGAIN_ACTIVE, _AGAIN_IDLE).ravel(), _KINDS // 12)
     usual = (1 - _DECAY**lifetime) / (1 - _DECAY) * _DECAY / lifetime
     rates, again = (
@@ -131,29 +112,17 @@ def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime)
         / (counts + _PRIOR_OF_KIND)
         for sums, prior in ((rates, usual * likely / 0.8), (again, likely))
     )
-    now = _recent(reads, pairs_of_reads, values, replicas.sizes, end)
-    answers, remote = np.full((2, len(now.pairs)), _PRIOR_ACCESSES)
-    is_recent = reads.day >= end - RECENT_DAYS
-    index = np.searchsorted(now.pairs, pairs_of_reads[is_recent])
-    np.add.at(answers, index, reads.can_say[is_recent])
-    np.add.at(remote, index, reads.remote[is_recent])
-    likely = again[now.kinds] >= _LEAST_LIKELY
-    likely &= has_bytes | (now.accesses >= LEAST_ACCESSES)
-    rate = rates[now.kinds] / RECENT_DAYS
-    recent_columns = (
-        now.pairs,
-        now.accesses * rate * 7,
-        now.values * rate * horizon,
-        remote / answers,
-    )
+    pairs, kinds, recent, accesses = _recent(reads, values, replicas.sizes, end)
+    chosen = (again[kinds] >= _LEAST_LIKELY) & (accesses >= LEAST_ACCESSES)
+    rate = rates[kinds] / RECENT_DAYS
+    of_reads = (pairs, accesses * rate * 7, recent * rate * horizon)
     new = _of_siblings(reads, values, replicas)
-    columns = [
-        np.append(column[likely], other) for column, other in zip(recent_columns, new, strict=True)
-    ]
-    from_siblings = np.arange(len(columns[0])) >= int(likely.sum())
-    order = np.argsort(columns[0], kind="stable")
-    pairs, accesses, volume, is_remote = (column[order] for column in columns)
-    return Demand(pairs, accesses, volume, is_remote, from_siblings[order], has_bytes)
+    pairs, accesses, volume = (
+        np.append(column[chosen], of_new) for column, of_new in zip(of_reads, new, strict=True)
+    )
+    order = np.argsort(pairs, kind="stable")
+    is_new = order >= chosen.sum()
+    return Demand(pairs[order], accesses[order], volume[order], is_new, has_bytes)
 
 
 def _fill_bytes(reads: Reads) -> Array:
@@ -167,18 +136,21 @@ def _fill_bytes(reads: Reads) -> Array:
     return np.where(has_bytes, reads.bytes, reads.accesses * mean[reads.dataset])
 
 
-def _recent(reads: Reads, pairs_of_reads: Array, values: Array, sizes: Array, end: int) -> _Recent:
+def _recent(
+    reads: Reads, values: Array, sizes: Array, end: int
+) -> tuple[Array, Array, Array, Array]:
+    """Return the pairs that were read in the recent days before day number ``end``,
+    sorted, with the kind of each, its sum of values, and its accesses.
+    """
     first = end - RECENT_DAYS
     recent = (reads.day >= first) & (reads.day < end)
-    pairs, number = np.unique(pairs_of_reads[recent], return_inverse=True)
+    pairs, number = np.unique(reads.pairs[recent], return_inverse=True)
     last = np.zeros(len(pairs), np.int64)
     np.maximum.at(last, number, reads.day[recent])
     before = (reads.day < first) & (reads.day >= first - 7 * _EARLIER_WEEKS)
-    before &= np.isin(pairs_of_reads, pairs)
-    weeks = np.unique(
-        np.searchsorted(pairs, pairs_of_reads[before]) * _EARLIER_WEEKS
-        + (first - 1 - reads.day[before]) // 7
-    )
+    before &= np.isin(reads.pairs, pairs)
+    weeks = np.searchsorted(pairs, reads.pairs[before]) * _EARLIER_WEEKS
+    weeks = np.unique(weeks + (first - 1 - reads.day[before]) // 7)
     volume = np.bincount(number, values[recent], len(pairs))
     parts = (
         (np.bincount(number, minlength=len(pairs)), _ACTIVE),
@@ -189,13 +161,11 @@ def _recent(reads: Reads, pairs_of_reads: Array, values: Array, sizes: Array, en
     kinds = np.zeros(len(pairs), np.int64)
     for column, edges in parts:
         kinds = kinds * (len(edges) + 1) + np.digitize(column, edges)
-    return _Recent(pairs, kinds, volume, np.bincount(number, reads.accesses[recent], len(pairs)))
+    return pairs, kinds, volume, np.bincount(number, reads.accesses[recent], len(pairs))
 
 
-def _of_siblings(
-    reads: Reads, values: Array, replicas: Replicas
-) -> tuple[Array, Array, Array, Array]:
-    """Return pairs, accesses in a week, values and 1 of datasets that were made in the
+def _of_siblings(reads: Reads, values: Array, replicas: Replicas) -> tuple[Array, Array, Array]:
+    """Return pairs, accesses in a week and values of datasets that were made in the
     recent days and not yet read: the mean first week of their siblings, by their bytes,
     at sites where most of them were read.
 
@@ -205,35 +175,33 @@ def _of_siblings(
     ages, sites, sizes = replicas.ages, len(reads.sites), replicas.sizes
     is_read = np.bincount(reads.dataset, minlength=len(ages)) > 0
     new = np.nonzero((ages < RECENT_DAYS) & ~is_read & (sizes > 0))[0]
+    rows: list[tuple[Array, ...]] = [(np.zeros(0, np.int64), *np.zeros((2, 0)))]
     began = len(reads.days) - ages
     has_first_week = (began >= 0) & (ages >= 7) & (sizes > 0)
     early = has_first_week[reads.dataset] & (reads.day < began[reads.dataset] + 7)
-    dataset, accesses = reads.dataset[early], reads.accesses[early]
-    per_byte = values[early] / sizes[dataset]
-    rows: list[tuple[Array, ...]] = [(np.zeros(0, np.int64), *np.zeros((3, 0)))]
-    remaining = new
-    for name in ("primary_name", "campaign", None) if len(new) else ():
-        keys = [
-            f"{DERIVED[name].derive(text) if name else ''}/{DERIVED['data_tier'].derive(text)}"
-            for text in reads.datasets
-        ]
-        group = np.unique(np.array(keys, str), return_inverse=True)[1]
-        counts = np.bincount(group[has_first_week], minlength=group.max() + 1)
-        cells, number = np.unique(group[dataset] * sites + reads.site[early], return_inverse=True)
-        pairs = np.unique(number * len(ages) + dataset)
-        readers = np.bincount(pairs // len(ages), minlength=len(cells))
-        sums = [np.bincount(number, column, len(cells)) for column in (accesses, per_byte)]
-        sibling_counts = counts[group] - has_first_week
-        has_siblings = sibling_counts[remaining] >= _LEAST_SIBLINGS
-        for chosen in remaining[has_siblings].tolist():
-            count = sibling_counts[chosen]
-            of_group = (cells // sites == group[chosen]) & (readers >= _LEAST_LIKELY * count)
-            pair = chosen * sites + cells[of_group] % sites
-            means = [column[of_group] / count for column in sums]
-            rows.append((pair, means[0], means[1] * sizes[chosen], np.ones(len(pair))))
-        remaining = remaining[~has_siblings]
-    pairs, *measures = (np.concatenate(column) for column in zip(*rows, strict=True))
-    return pairs, measures[0], measures[1], measures[2]
+    for rules in (("primary_name", "data_tier"), ("campaign", "data_tier"), ("data_tier",)):
+        if not len(new):
+            break
+        names = [str([DERIVED[rule].derive(name) for rule in rules]) for name in reads.datasets]
+        group = np.unique(np.array(names, str), return_inverse=True)[1]
+        # Without the dataset itself.
+        counts = np.bincount(group[has_first_week], minlength=group.max() + 1)[group]
+        counts -= has_first_week
+        is_known = counts[new] >= _LEAST_SIBLINGS
+        for number in np.unique(group[new[is_known]]).tolist():
+            where = early & (group[reads.dataset] == number)
+            dataset, site = reads.dataset[where], reads.site[where]
+            readers = np.bincount(np.unique(dataset * sites + site) % sites, minlength=sites)
+            accesses = np.bincount(site, reads.accesses[where], sites)
+            per_byte = np.bincount(site, values[where] / sizes[dataset], sites)
+            for chosen in new[is_known & (group[new] == number)].tolist():
+                count = counts[chosen]
+                at = np.nonzero(readers >= np.maximum(_LEAST_LIKELY * count, 1))[0]
+                volume = per_byte[at] * sizes[chosen] / count
+                rows.append((chosen * sites + at, accesses[at] / count, volume))
+        new = new[~is_known]
+    columns = (np.concatenate(column) for column in zip(*rows, strict=True))
+    return next(columns), next(columns), next(columns)
 
 
 class Plan:
@@ -252,38 +220,20 @@ class Plan:
         self._budget = space.budget.copy()
         self._copies = replicas.copies()
         self._worth = demand.bytes_at(replicas.pairs())
+        self._stays = replicas.is_fixed | (replicas.made_days < 7 * limits.lifetime)
         self.gone: Array = np.zeros(len(replicas.dataset), bool)
         self.added: list[tuple[int, float]] = []
         self.freed: set[int] = set()
         self._copy_at = {pair: number for number, pair in enumerate(replicas.pairs().tolist())}
-        self._completed: set[int] = set()
         # Of each site, its copies from the least worth for each byte on.
         density = self._worth / np.maximum(replicas.bytes, 1)
         self._of_site: dict[int, list[int]] = defaultdict(list)
-        stays = replicas.is_fixed | (replicas.made_days < 7 * limits.lifetime)
         for number in np.lexsort((replicas.dataset, density)).tolist():
-            if not stays[number]:
-                self._of_site[int(replicas.site[number])].append(number)
+            self._of_site[int(replicas.site[number])].append(number)
         for site in range(len(replicas.sites)):
             for number in self._removable(site, -self._free[site], np.inf)[0]:
                 self.freed.add(number)
                 self._remove(number)
-
-    def may_go(self, number: int) -> bool:
-        """Return whether a copy may go: it is not fixed, lies there for as long as a copy
-        is made for, is not completed by the plan, and enough complete ones remain.
-
-        A copy that is only planned is none yet, and tape is none.
-        """
-        replicas = self.replicas
-        remaining = self._copies[replicas.dataset[number]] - int(replicas.is_complete[number])
-        return not (
-            self.gone[number]
-            or replicas.is_fixed[number]
-            or replicas.made_days[number] < 7 * self._limits.lifetime
-            or number in self._completed
-            or remaining < self._limits.min_copies
-        )
 
     def _remove(self, number: int, sign: int = 1) -> None:
         """Let a copy go; with ``sign`` -1 let it stay after all."""
@@ -297,18 +247,28 @@ class Plan:
     ) -> tuple[list[int], float, float]:
         """Return copies at a site that can go for ``missing`` bytes and serve less than
         ``most``, not of ``dataset``; what they serve; and the bytes that are still missing.
+
+        A copy can go if it is not fixed, lies there for as long as a copy is made for, is
+        not completed by the plan, and enough complete ones remain. A copy that is only
+        planned is none yet, and tape is none.
         """
-        chosen, lost = list[int](), 0.0
+        replicas, chosen, lost = self.replicas, list[int](), 0.0
         for number in self._of_site[site]:
             if missing <= 0:
                 break
-            if self.replicas.dataset[number] == dataset or not self.may_go(number):
+            remaining = self._copies[replicas.dataset[number]] - int(replicas.is_complete[number])
+            if (
+                self._stays[number]
+                or self.gone[number]
+                or replicas.dataset[number] == dataset
+                or remaining < self._limits.min_copies
+            ):
                 continue
             if lost + float(self._worth[number]) >= most:
                 break
             lost += float(self._worth[number])
             chosen.append(number)
-            missing -= float(self.replicas.bytes[number])
+            missing -= float(replicas.bytes[number])
         return chosen, lost, missing
 
     def bytes_to_copy(self, pair: int) -> float:
@@ -336,7 +296,7 @@ class Plan:
         for number in victims:
             self._remove(number)
         if partial is not None:
-            self._completed.add(partial)
+            self._stays[partial] = True
         self._free[site] -= size
         self._budget[site] -= size
         self.added.append((pair, benefit))
@@ -346,7 +306,7 @@ class Plan:
         first: one that goes may be larger than what it had to make room for.
         """
         for number in sorted(
-            np.nonzero(self.gone)[0].tolist(), key=lambda number: -self._worth[number]
+            np.nonzero(self.gone)[0].tolist(), key=lambda copy: -self._worth[copy]
         ):
             if self.replicas.bytes[number] <= self._free[self.replicas.site[number]]:
                 self._remove(number, -1)
@@ -354,12 +314,12 @@ class Plan:
 
 
 def candidates(replicas: Replicas, demand: Demand) -> tuple[Array, Array, Array]:
-    """Return the pairs that a copy could serve, by the expected remote bytes for each byte
-    of the dataset, the most first: (pairs, these bytes, whether a complete copy is on
+    """Return the pairs that a copy could serve, by the expected bytes for each byte of
+    the dataset, the most first: (pairs, these bytes, whether a complete copy is on
     disk). Without such a copy a pair is among them only if one is on tape.
     """
     dataset = demand.pairs // max(len(replicas.sites), 1)
-    size, benefit = replicas.sizes[dataset], demand.bytes * demand.remote
+    size, benefit = replicas.sizes[dataset], demand.bytes
     has_source = replicas.copies()[dataset] > 0
     could = (size > 0) & (benefit > 0) & (has_source | replicas.on_tape[dataset])
     could &= ~np.isin(demand.pairs, replicas.pairs()[replicas.is_complete])
@@ -379,6 +339,9 @@ def make_plan(replicas: Replicas, demand: Demand, space: Space, limits: Limits =
     return plan
 
 
+_Action = Literal["copy", "remove", "recall"]
+
+
 @dataclass(frozen=True)
 class Row:
     """A copy to make or to remove, or (``recall``) one that would be worth making of a
@@ -391,7 +354,7 @@ class Row:
     ``full site`` for one that can go.
     """
 
-    action: Literal["copy", "remove", "recall"]
+    action: _Action
     dataset: str
     site: str
     bytes: int
@@ -446,59 +409,50 @@ def recommend(inputs: PlacementInputs, limits: Limits = DEFAULT) -> Advice:
     siblings = set(demand.pairs[demand.from_siblings].tolist())
     accesses = dict(zip(demand.pairs.tolist(), demand.accesses.tolist(), strict=True))
 
-    def row(
-        action: Literal["copy", "remove", "recall"], pair: int, size: float, **columns: Any
-    ) -> Row:
+    def row(action: _Action, pair: int, size: float, value: float | None, **columns: Any) -> Row:
         dataset, site = divmod(pair, sites)
         reason = "siblings" if pair in siblings else "its reads"
-        names = replicas.datasets[dataset], replicas.sites[site]
-        of_row = {"benefit": None, "is_complete": True, "why": reason, **columns}
-        number = int(copies[dataset])
-        return Row(action, *names, int(size), accesses.get(pair, 0.0), copies=number, **of_row)
+        return Row(
+            action,
+            replicas.datasets[dataset],
+            replicas.sites[site],
+            int(size),
+            accesses.get(pair, 0.0),
+            float(value) if value is not None and demand.has_bytes else None,
+            int(copies[dataset]),
+            **{"is_complete": True, "why": reason, **columns},
+        )
 
-    def benefit(value: float) -> float | None:
-        return float(value) if demand.has_bytes else None
-
-    rows = [
-        row("copy", pair, plan.bytes_to_copy(pair), benefit=benefit(value))
-        for pair, value in plan.added
+    rows = [row("copy", pair, plan.bytes_to_copy(pair), value) for pair, value in plan.added]
+    removals = [
+        row(
+            "remove",
+            pair,
+            replicas.bytes[number],
+            None,
+            is_complete=bool(replicas.is_complete[number]),
+            why="full site" if number in plan.freed else "another copy",
+        )
+        for number, pair in enumerate(replicas.pairs().tolist())
+        if plan.gone[number]
     ]
-    removals = []
-    for number, pair in enumerate(replicas.pairs().tolist()):
-        if plan.gone[number]:
-            reason = "full site" if number in plan.freed else "another copy"
-            is_whole = bool(replicas.is_complete[number])
-            removals.append(
-                row(
-                    "remove",
-                    pair,
-                    replicas.bytes[number],
-                    is_complete=is_whole,
-                    why=reason,
-                )
-            )
     rows += sorted(removals, key=lambda entry: (-entry.bytes, entry.dataset, entry.site))
     pairs, values, has_source = candidates(replicas, demand)
     for pair, value in zip(pairs[~has_source].tolist(), values[~has_source], strict=True):
         size = plan.bytes_to_copy(pair)
         if size > 0 and (value >= limits.min_benefit * size or not demand.has_bytes):
-            rows.append(row("recall", pair, size, benefit=benefit(value)))
-    used = replicas.used()
+            rows.append(row("recall", pair, size, value))
+    used, copied = replicas.used(), np.zeros(sites)
     removed = np.bincount(replicas.site[plan.gone], replicas.bytes[plan.gone], sites)
-    copied = np.zeros(sites)
     for pair, _ in plan.added:
         copied[pair % sites] += plan.bytes_to_copy(pair)
     columns = (used, space.capacity, copied, removed, used + copied - removed)
     of_sites = [
-        {
-            "site": name,
-            **{
-                column: int(values[number])
-                for column, values in zip(_OF_SITES, columns, strict=True)
-            },
-        }
-        for number, name in enumerate(replicas.sites)
-        if used[number] or copied[number] or space.capacity[number]
+        {"site": name, **dict(zip(_OF_SITES, sizes, strict=True))}
+        for name, sizes in zip(
+            replicas.sites, np.stack(columns, axis=1).astype(int).tolist(), strict=True
+        )
+        if any(sizes[:3])
     ]
     return Advice(first_day, rows, of_sites, limits.lifetime)
 
@@ -508,38 +462,27 @@ def rucio_rules(advice: Advice, activity: str) -> dict[str, Any]:
     and the copies that can go, which no rule holds as far as is known.
     """
 
-    def did(row: Row) -> dict[str, str]:
-        return {"scope": SCOPE, "name": row.dataset}
-
-    def body(row: Row) -> dict[str, Any]:
-        served = (
-            ""
-            if row.benefit is None
-            else f", {row.benefit / max(row.bytes, 1):.2f} bytes a byte expected"
-        )
-        return {
-            "dids": [did(row)],
+    add, remove = list[dict[str, Any]](), list[dict[str, Any]]()
+    for row in advice.rows:
+        did, rse = {"scope": SCOPE, "name": row.dataset}, rse_of_disk(row.site)
+        if row.action == "remove":
+            remove.append({"did": did, "rse_expression": rse, "bytes": row.bytes})
+        if row.action != "copy":
+            continue
+        ratio = None if row.benefit is None else row.benefit / max(row.bytes, 1)
+        served = "" if ratio is None else f", {ratio:.2f} bytes a byte expected"
+        body = {
+            "dids": [did],
             "copies": 1,
-            "rse_expression": rse_of_disk(row.site),
+            "rse_expression": rse,
             "grouping": "ALL",
             "lifetime": advice.lifetime * 7 * 86_400,
             "activity": activity,
             "ask_approval": True,
             "comment": f"cmsspark placement {advice.first_day}: {row.why}{served}",
         }
-
-    return {
-        "add": [body(row) for row in advice.rows if row.action == "copy"],
-        "remove": [
-            {
-                "did": did(row),
-                "rse_expression": rse_of_disk(row.site),
-                "bytes": row.bytes,
-            }
-            for row in advice.rows
-            if row.action == "remove"
-        ],
-    }
+        add.append(body)
+    return {"add": add, "remove": remove}
 
 
 def rse_of_disk(site: str) -> str:

@@ -106,7 +106,11 @@ class Catalogue:
             elif kind == "dbs":
                 columns |= _make_dbs_features(usable[-1].values, day)
             else:
-                columns |= _make_replica_features(usable[-1].values)
+                values = usable[-1].values
+                columns |= {
+                    name: np.log1p(row) for name, row in zip(names[:-1], values, strict=True)
+                }
+                columns[names[-1]] = np.ones(values.shape[1])
         return columns
 
 
@@ -122,9 +126,3 @@ def _make_dbs_features(values: Array, day: int) -> dict[str, Array]:
         "is_in_dbs": is_known.astype(float),
         "is_events_known": (~np.isnan(events)).astype(float),
     }
-
-
-def _make_replica_features(values: Array) -> dict[str, Array]:
-    names = CATALOGUE_COLUMNS["replicas"]
-    copies = {name: np.log1p(row) for name, row in zip(names[:-1], values, strict=True)}
-    return {**copies, names[-1]: np.ones(values.shape[1])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -19,7 +19,6 @@ from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.periods import start_ms
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files
-from cmsspark.sources.registry import ACCESS_STREAMS, STORAGE_APP
 from cmsspark.store import results
 from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import REPLICA_TABLES, stored_days, table_rows
@@ -207,7 +206,9 @@ def stored_series(stored: StoredDays) -> Series:
 
     stored.key_id()
     frames, reads = [], list[DayReads]()
-    for day, frame in _access_rows(stored):
+    names_of_columns = ("stream", "dataset_name", "site_name", "user")
+    counted = ("nacc", "remote_nacc", "read_bytes", "cpu_time")
+    for day, frame in stored.accesses([*names_of_columns, *counted]):
         reads.append(day_reads(day, frame))
         frames.append(
             frame.group_by(dataset=pl.col("dataset_name")).agg(
@@ -233,21 +234,6 @@ def stored_series(stored: StoredDays) -> Series:
     }
     inputs = {} if catalogue is None else catalogue.inputs()
     return replace(series, catalogue=catalogue, inputs={"days": days, "tables": inputs})
-
-
-def _access_rows(stored: StoredDays) -> Iterator[tuple[date, pl.DataFrame]]:
-    """Yield each day's partials of streams of accesses; rows of one dataset may be in
-    several part files.
-    """
-    texts = ("stream", "dataset_name", "site_name", "user", "app")
-    is_read = pl.col("stream").is_in(ACCESS_STREAMS) & (pl.col("app") != STORAGE_APP)
-    for batch in stored.batches([*texts, "nacc", "remote_nacc", "read_bytes", "cpu_time"]):
-        by_day: dict[date, list[pl.DataFrame]] = {}
-        for day, rows in batch:
-            frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(texts).cast(pl.String))
-            by_day.setdefault(day, []).append(frame.filter(is_read).drop("app"))
-        for day, frames in by_day.items():
-            yield day, pl.concat(frames)
 
 
 # The catalogue of datasets from the stored tables ``dbs_events``, ``dbs_phedex`` and

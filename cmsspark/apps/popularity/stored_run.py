@@ -42,9 +42,9 @@ def feature_rows(series: Series, starts: Sequence[int], label: Label) -> pl.Data
     by what is known on the last of them: ``first_day``, ``dataset_name``, the features,
     and ``is_popular``, null where the weeks from that day on are not over.
     """
-    known = series.until(max(starts))
+    last_known = series.until(max(starts))
     # Datasets that only later days have make no tier or campaign common.
-    names = Names(series.datasets, known.is_known)
+    names = Names(series.datasets, last_known.is_known)
     frames = []
     for start in sorted(starts):
         columns, rows = features(series.until(start), names)
@@ -56,7 +56,7 @@ def feature_rows(series: Series, starts: Sequence[int], label: Label) -> pl.Data
                 "is_popular": label.mark(series, start) > 0 if is_over else [None] * len(rows),
             },
             schema_overrides={"dataset_name": pl.String, "is_popular": pl.Boolean},
-        ).filter(pl.Series(known.population(start)))
+        ).filter(pl.Series(last_known.population(start)))
         first_day = series.days[0] + timedelta(days=start)
         frames.append(frame.select(pl.lit(first_day).alias("first_day"), pl.all()))
     return pl.concat(frames)
@@ -81,17 +81,16 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
         )
     rows = feature_rows(series, starts, label)
     names = rows["dataset_name"].to_list()
-    derived = {
+    of_names = {
         name: pl.Series(map(DERIVED[name].derive, names), dtype=pl.String)
         for name in ("data_tier", "campaign")
     }
     # Tables that the store has not are null.
-    schema = pl.Schema(stored_table(TABLE).arrow())
-    missing = {name: pl.lit(None) for name in schema if name not in rows.columns}
-    constants = {"day": pl.lit(day), "timestamp": pl.lit(start_ms(day))}
-    return (
-        rows.with_columns(**{**missing, **derived, **constants}).select(list(schema)).cast(schema)
-    )
+    table = stored_table(TABLE)
+    schema = pl.Schema(table.arrow())
+    columns: dict[str, Any] = {name: pl.lit(None) for name in schema if name not in rows.columns}
+    columns |= {**of_names, "day": pl.lit(day), "timestamp": pl.lit(start_ms(day))}
+    return rows.with_columns(**columns).select(table.names).cast(schema)
 
 
 #: Days that are read: half a year, the longest window of the features.

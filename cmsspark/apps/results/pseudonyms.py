@@ -77,7 +77,9 @@ def rotate_command(
     """
     settings = load_settings(settings_file)
     path = _path(settings)
-    first = first or _next_month(dates.today())
+    if first is None:
+        today = dates.today()
+        first = date(today.year + today.month // 12, today.month % 12 + 1, 1)
     with pseudonyms.changing(path):
         before = pseudonyms.load(path)
         after = before.rotated(first)
@@ -129,10 +131,6 @@ def _path(settings: Settings) -> Path:
 
 def _ids(keys: KeyFile) -> set[str]:
     return {keys.current.key_id, *(key.key_id for _, key in keys.older)}
-
-
-def _next_month(day: date) -> date:
-    return date(day.year + day.month // 12, day.month % 12 + 1, 1)
 
 
 def _name_stored_days(settings: Settings, fout: str | None, first: date, keys: KeyFile) -> None:

@@ -270,7 +270,13 @@ def _print(
     rows = [
         [
             day.isoformat(),
-            *(_shown(cells[day, job]) for job in jobs),
+            *(
+                Coloured(
+                    cell.word + (f" ({cell.refused:,} refused)" if cell.refused else ""),
+                    WORDS[cell.word][0],
+                )
+                for cell in (cells[day, job] for job in jobs)
+            ),
             _verified(day, [job for job in jobs if cells[day, job].word in STORED], checks),
         ]
         for day in span
@@ -293,8 +299,3 @@ def _verified(day: date, jobs: Sequence[str], checks: Mapping[tuple[str, str], C
     notes = [checks.get((job, day.isoformat())) for job in jobs]
     times = [note.at_ms for note in notes if note and note.part_count]
     return dates.utc(min(times)).date().isoformat() if len(times) == len(notes) else "never"
-
-
-def _shown(state: Cell) -> Coloured:
-    refused = f" ({state.refused:,} refused)" if state.refused else ""
-    return Coloured(state.word + refused, WORDS[state.word][0])

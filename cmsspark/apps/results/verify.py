@@ -101,9 +101,12 @@ def verify(checks: Iterable[RunCheck], store: str, *, as_json: bool = False) -> 
         click.echo(json_text(document, indent=1))
     else:
         for table, intervals in unchecked.items():
-            click.echo(
-                f"not checked, stored without checksums: {table} of {_interval_text(intervals)}"
-            )
+            stored = sorted(intervals, key=str)
+            days = [interval for interval in stored if isinstance(interval, date)]
+            texts = [spans(days)] if days else []
+            texts += [str(interval) for interval in stored if not isinstance(interval, date)]
+            about = f"{table} of {', '.join(texts)}"
+            click.echo(f"not checked, stored without checksums: {about}")
         click.echo(
             f"checked {pluralize(parts, 'part file')} of {pluralize(runs, 'run')}, {size:,} bytes"
         )
@@ -113,11 +116,3 @@ def verify(checks: Iterable[RunCheck], store: str, *, as_json: bool = False) -> 
             where=store,
             next_step="run the commands above that make the damaged results again",
         )
-
-
-def _interval_text(intervals: Iterable[Interval]) -> str:
-    """Return days and periods for display."""
-    stored = sorted(intervals, key=str)
-    days = [interval for interval in stored if isinstance(interval, date)]
-    periods = [str(interval) for interval in stored if not isinstance(interval, date)]
-    return ", ".join([*([spans(days)] if days else []), *periods])

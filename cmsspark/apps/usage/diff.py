@@ -23,7 +23,6 @@ from cmsspark.store.own_jobs import Job, find_job
 if TYPE_CHECKING:
     import polars as pl
 
-    from cmsspark.apps.usage.differences import Change, Grouped, Impact
     from cmsspark.base.manifests import Manifest
     from cmsspark.base.schemas import Table
 
@@ -36,6 +35,169 @@ _BYTES: Final = ("read_bytes", "job_read_bytes", "write_bytes")
 _SECONDS: Final = ("cpu_time", "wc_time")
 MEASURES_OF_JOBS: Final = ("job_count", "job_read_bytes")
 MEASURES: Final = (*_STORED, *MEASURES_OF_JOBS)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A group's measure before and after; None where the group does not exist or
+    nothing is known of it.
+
+    ``is_in_both``: the group exists before and after.
+    """
+
+    key: str
+    before: int | float | None
+    after: int | float | None
+    is_in_both: bool = False
+
+    @property
+    def delta(self) -> int | float | None:
+        """After minus before, of seconds in whole milliseconds. What does not exist is
+        0; None where a side of a group in both is not known.
+        """
+        if self.is_in_both and (self.before is None or self.after is None):
+            return None
+        before, after = self.before or 0, self.after or 0
+        if isinstance(before, int) and isinstance(after, int):
+            return after - before
+        return (round(after * 1000) - round(before * 1000)) / 1000
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        return {"key": self.key, "before": self.before, "after": self.after, "delta": self.delta}
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The difference by one column: numbers of groups, and the largest changes first."""
+
+    column: str
+    appeared: int
+    vanished: int
+    changed: int
+    same: int
+    largest: tuple[Change, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        return {**self.__dict__, "largest": [change.as_dict() for change in self.largest]}
+
+
+@dataclass(frozen=True)
+class Impact:
+    """Documents that publishing the later result over the earlier one sends, or leaves."""
+
+    new: int
+    changed: int
+    unchanged: int
+    gone: int
+
+
+def sum_changes(
+    before: pl.DataFrame, after: pl.DataFrame, measures: Sequence[str]
+) -> list[Change]:
+    """Return each measure's sum; None where all its values are null."""
+    return [Change(name, _sum(before, name), _sum(after, name)) for name in measures]
+
+
+def group_changes(
+    before: pl.DataFrame, after: pl.DataFrame, column: str, measure: str, top: int
+) -> Grouped:
+    """Return the difference of ``measure`` by ``column``; ``top`` largest changes,
+    equal ones by their name.
+    """
+    import polars as pl
+
+    def sums(rows: pl.DataFrame, name: str) -> pl.DataFrame:
+        numbers = rows.select(column, _whole_numbers(rows.get_column(measure)).alias(measure))
+        known_sum = pl.when(pl.col(measure).count() > 0).then(pl.col(measure).sum())
+        return numbers.group_by(column).agg(
+            known_sum.alias(name), pl.lit(True).alias(f"has_{name}")
+        )
+
+    both = sums(before, "before").join(
+        sums(after, "after"), on=column, how="full", coalesce=True, nulls_equal=True
+    )
+    has_before, has_after = pl.col("has_before").is_not_null(), pl.col("has_after").is_not_null()
+    start, end = (
+        pl.when(has).then(name).otherwise(0)
+        for has, name in ((has_before, "before"), (has_after, "after"))
+    )
+    both = both.with_columns(delta=end - start, is_in_both=has_before & has_after)
+    is_same = pl.col("is_in_both") & pl.col("before").eq_missing(pl.col("after"))
+    moved = both.filter(~is_same)
+    moved = moved.sort(
+        [pl.col("delta").abs(), column], descending=[True, False], nulls_last=True
+    ).head(top)
+    in_both = both.filter("is_in_both")
+    changed = in_both.filter(~is_same).height
+    is_time = before.schema[measure].is_float()
+    return Grouped(
+        column,
+        both.filter(~has_before).height,
+        both.filter(~has_after).height,
+        changed,
+        in_both.height - changed,
+        tuple(
+            Change(
+                str(row[column]),
+                _in_units(row["before"], is_time),
+                _in_units(row["after"], is_time),
+                row["is_in_both"],
+            )
+            for row in moved.to_dicts()
+        ),
+    )
+
+
+def find_impact(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> Impact:
+    """Return which documents, rows with the keys ``keys``, are new, changed, unchanged and gone."""
+    import polars as pl
+
+    values = [name for name in after.columns if name not in keys]
+    mark = [pl.lit(True).alias("is_there")]
+    both = before.with_columns(mark).join(
+        after.with_columns(mark),
+        on=list(keys),
+        how="full",
+        coalesce=True,
+        nulls_equal=True,
+        suffix="_after",
+    )
+    has_before, has_after = (
+        pl.col("is_there").is_not_null(),
+        pl.col("is_there_after").is_not_null(),
+    )
+    in_both = both.filter(has_before & has_after)
+    is_same = pl.all_horizontal(
+        [pl.col(name).eq_missing(pl.col(f"{name}_after")) for name in values]
+    )
+    unchanged = in_both.filter(is_same).height
+    added, gone = both.filter(~has_before).height, both.filter(~has_after).height
+    return Impact(added, in_both.height - unchanged, unchanged, gone)
+
+
+def _sum(rows: pl.DataFrame, name: str) -> int | float | None:
+    column = rows.get_column(name).drop_nulls()
+    return (
+        None
+        if column.is_empty()
+        else _in_units(int(_whole_numbers(column).sum()), column.dtype.is_float())
+    )
+
+
+def _whole_numbers(column: pl.Series) -> pl.Series:
+    """Return a measure as whole numbers of 128 bits, whose sums cannot overflow:
+    seconds as milliseconds.
+    """
+    import polars as pl
+
+    return ((column * 1000.0).round(0) if column.dtype.is_float() else column).cast(pl.Int128)
+
+
+def _in_units(number: int | None, is_time: bool) -> int | float | None:
+    """Return a sum in its unit: milliseconds as seconds."""
+    return number / 1000 if is_time and number is not None else number
 
 
 @dataclass(frozen=True)
@@ -153,7 +315,8 @@ def command(
     Prints the sums of all measures and, by dataset, site and stream, groups that
     appeared, vanished or changed most. Results on what jobs cost have sums of their own.
     """
-    from cmsspark.apps.usage import differences
+    import polars as pl
+
     from cmsspark.base.schemas import stored_table
     from cmsspark.publish.documents import key_columns
 
@@ -184,19 +347,20 @@ def command(
     else:
         rows_before, rows_after = rows
         measure = measure or kind.measures[0]
-    sums = differences.totals(rows_before, rows_after, kind.measures)
-    if kind is _ACCESSES:
-        rows_before, rows_after = (
-            _with_measure(frame, measure) for frame in (rows_before, rows_after)
-        )
+    sums = sum_changes(rows_before, rows_after, kind.measures)
+    if kind is _ACCESSES and measure in (*_OF_JOBS, *MEASURES_OF_JOBS):
+        # The measure is of accesses alone, or of jobs alone.
+        is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
+        of_kind = ~is_job if measure in _OF_JOBS else is_job
+        rows_before, rows_after = rows_before.filter(of_kind), rows_after.filter(of_kind)
     groups = [
-        differences.grouped(rows_before, rows_after, kind.columns[name], measure, top)
+        group_changes(rows_before, rows_after, kind.columns[name], measure, top)
         for name in by or [*kind.columns][: kind.default_count]
     ]
     impact = None
     if publish_impact:
         published = [frame.drop("day", strict=False) for frame in rows]
-        impact = differences.impact(published[0], published[1], key_columns(schema))
+        impact = find_impact(published[0], published[1], key_columns(schema))
     if as_json:
         click.echo(
             json.dumps(
@@ -361,16 +525,6 @@ def _jobs_apart(rows: list[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame]:
     of_accesses = [pl.when(~is_job).then(pl.col(name)).alias(name) for name in _OF_JOBS]
     before, after = (frame.with_columns(*of_jobs, *of_accesses) for frame in rows)
     return before, after
-
-
-def _with_measure(rows: pl.DataFrame, measure: str) -> pl.DataFrame:
-    """Return the rows that are of accesses, or of jobs, where the measure is of one of them."""
-    import polars as pl
-
-    if measure not in (*_OF_JOBS, *MEASURES_OF_JOBS):
-        return rows
-    is_job = pl.col("stream").is_in(STREAMS_OF_JOBS).fill_null(False)
-    return rows.filter(~is_job if measure in _OF_JOBS else is_job)
 
 
 def _as_dict(

@@ -379,8 +379,17 @@ def run(
         settings, fout, NAME, period, log, stored_days.find_days, allow_missing=allow_missing
     )
     with begun as (run_context, days):
-        rows, views_entry = build(days, views), {view.name: _definition(view) for view in views}
-        entries = {"pseudonym_key_id": days.key_id(), "views": views_entry}
+        rows = build(days, views)
+        # What each view counts: a file of views changes.
+        definitions = {
+            view.name: {
+                "keys": list(view.rollup.keys),
+                "measures": list(view.rollup.measures),
+                "filter": {name: list(texts) for name, texts in view.rollup.filters.items()},
+            }
+            for view in views
+        }
+        entries = {"pseudonym_key_id": days.key_id(), "views": definitions}
         return store_period(run_context, days, {NAME: rows}, stored_days.TABLE, **entries)
 
 
@@ -404,16 +413,6 @@ def build(days: StoredDays, views: Sequence[View]) -> pl.DataFrame:
         ]
         frames.append(rows.select(columns))
     return pl.concat(frames)
-
-
-def _definition(view: View) -> dict[str, Any]:
-    """Return what the view counts, for the manifest: a file of views changes."""
-    rollup = view.rollup
-    return {
-        "keys": list(rollup.keys),
-        "measures": list(rollup.measures),
-        "filter": {column: list(patterns) for column, patterns in rollup.filters.items()},
-    }
 
 
 declare(JOB, lambda: command)
@@ -478,9 +477,15 @@ def make_view(
     if out:
         write_file(Path(out), getattr(rows, _WRITERS[Path(out).suffix]), "the view")
     if as_json:
-        click.echo(
-            json.dumps(_as_dict(view, stored, rows), indent=1, ensure_ascii=False, default=str)
-        )
+        document = {
+            "view": view.name,
+            "period": str(stored.period),
+            "days": len(stored.partials),
+            "missing_days": stored.missing,
+            "partial_days": {day.isoformat(): reason for day, reason in stored.partial.items()},
+            "rows": rows.to_dicts(),
+        }
+        click.echo(json.dumps(document, indent=1, ensure_ascii=False, default=str))
     elif not out:
         _print(rows, view, top)
     seconds = time.monotonic() - began
@@ -515,17 +520,6 @@ def _count(job: str, day: date, fout: str, settings_file: str | None, root: str 
         *options,
     ]
     return subprocess.run(argv, stdout=2, check=False).returncode
-
-
-def _as_dict(view: View, stored: StoredDays, rows: pl.DataFrame) -> dict[str, Any]:
-    return {
-        "view": view.name,
-        "period": str(stored.period),
-        "days": len(stored.partials),
-        "missing_days": stored.missing,
-        "partial_days": {day.isoformat(): reason for day, reason in stored.partial.items()},
-        "rows": rows.to_dicts(),
-    }
 
 
 def sum_table(

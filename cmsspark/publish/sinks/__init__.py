@@ -2,7 +2,7 @@
 ``_BUILT_IN``, or a module of an installed package with an entry point.
 
 The module has two functions: ``read_credentials(path)`` returns what the sink needs to
-log in (with ``producer`` and ``type``, each a text or None), or None where there is
+log in (with ``producer`` and ``type``, each a text or None), or None if there is
 nothing to read; ``build(credentials, options)`` returns the
 :class:`cmsspark.publish.sink.Sink`.
 """
@@ -29,7 +29,7 @@ class SinkModule(Protocol):
 @dataclass(frozen=True)
 class SinkEntry:
     """One sink. ``example``: the example of its credentials file in ``etc/``, or None
-    where it needs no credentials.
+    if it needs no credentials.
     """
 
     module: str

@@ -88,7 +88,7 @@ class HttpSink(Sink):
         return outbox_folder(state_dir, self._destination, label, endpoint.where)
 
     def known_outbox(self, state_dir: Path) -> str | None:
-        """Return that folder; None where there is none yet."""
+        """Return that folder; None if there is none yet."""
         return known_folder(state_dir, self._destination)
 
     @property

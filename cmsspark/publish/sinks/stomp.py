@@ -45,7 +45,7 @@ NOT_ALLOWED: Final = re.compile(
 
 @dataclass(frozen=True)
 class StompTimeouts:
-    """Deadlines in seconds. ``connect``: each address with its TLS handshake;
+    """Deadlines in seconds. ``connect``: each address with its TLS handshake.
     ``login``: the answer to CONNECT.
 
     ``stall``: how long a broker that shows life may accept nothing, or owe a receipt.
@@ -219,7 +219,7 @@ def build(credentials: Broker, options: SinkOptions) -> StompSink:
     exposed = credentials.exposed_host
     if exposed is not None and options.settings.require_tls:
         raise NotAllowed(
-            "a password must not be sent unencrypted",
+            "the password would be sent unencrypted",
             where=credentials.where,
             found=f"no TLS to {exposed}",
             next_step="give `ca` and the broker's TLS port in the credentials file",
@@ -278,7 +278,7 @@ class StompSink:
         return outbox_folder(state_dir, self._destination, label, identity)
 
     def known_outbox(self, state_dir: Path) -> str | None:
-        """Return that folder; None where there is none yet."""
+        """Return that folder; None if there is none yet."""
         return known_folder(state_dir, self._destination)
 
     @property

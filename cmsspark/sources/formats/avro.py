@@ -112,7 +112,7 @@ def _compiled(
     decoder: Any, content: bytes, codec: str, schema: Any, blocks: list[Block], file: str
 ) -> AccessBatch | None:
     """Read a plain file by compiled code; Python reads records that it skips. None
-    where the file is not plain.
+    if the file is not plain.
     """
     fields = {field["name"]: field["type"] for field in schema["fields"]}
     result: tuple[AccessBatch, fast_json.Left] | None = decoder.fast_avro.read(
@@ -212,7 +212,7 @@ def _is_plain(kind: Any) -> bool:
 def _fields(schema: Any, required: str, file: str) -> dict[str, Any]:
     """Return the names and types of a schema's fields.
 
-    Raises DataError (65) where the required one is not among them.
+    Raises DataError (65) if the required one is not among them.
     """
     fields = (
         {field["name"]: field["type"] for field in schema.get("fields", ())}
@@ -245,7 +245,7 @@ def _blocks(
 
 
 def _with_polars(content: bytes, columns: Sequence[str], records: int) -> Any:
-    """Return the columns as a polars frame; None where polars fails or returns another
+    """Return the columns as a polars frame; None if polars fails or returns another
     number of records.
     """
     import polars
@@ -370,7 +370,7 @@ _NUMBERS: Final = 20
 
 @dataclass(frozen=True)
 class Container:
-    """A file's header: schema without logical types, codec, sync marker, and where the
+    """A file's header: schema without logical types, codec, sync marker, and if the
     first block begins.
     """
 
@@ -390,7 +390,7 @@ class PlainBlock:
 
 
 def open_container(stream: IO[bytes], file: str) -> Container | None:
-    """Read a header; None for an empty file. Raises DataError (65) where it is damaged
+    """Read a header; None for an empty file. Raises DataError (65) if it is damaged
     or names another codec.
     """
     import fastavro

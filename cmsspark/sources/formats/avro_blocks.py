@@ -123,7 +123,7 @@ def first_block(content: bytes) -> int:
 
 
 def _long(content: bytes, at: int) -> tuple[int, int]:
-    """Return a number as Avro writes it, and where it ends."""
+    """Return a number as Avro writes it, and if it ends."""
     number = shift = 0
     while True:
         if at >= len(content):
@@ -216,7 +216,7 @@ def _zstandard(block: memoryview) -> Any:
 
 
 def _one_stream(decompressor: Any, block: memoryview, damage: type[Exception]) -> Any:
-    """Return the content of a block's only stream; None where it is damaged, cut short
+    """Return the content of a block's only stream; None if it is damaged, cut short
     or followed by more.
     """
     try:

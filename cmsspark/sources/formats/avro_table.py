@@ -87,7 +87,7 @@ class TablePiece:
 @dataclass
 class TableReader:
     """Reads files of one table. ``kinds``: the kind of each column; those of
-    ``optional`` are null where a file has none. ``texts``: the distinct texts (or ids
+    ``optional`` are null if a file has none. ``texts``: the distinct texts (or ids
     in hex) of each column of codes or ids, by their numbers; they grow while reading.
     """
 
@@ -195,7 +195,7 @@ class TableReader:
         return TablePiece(tuple(self.kinds), merged, count, len(damaged), tuple(damaged[:_TOLD]))
 
     def _fast(self, schema: Any, fields: Mapping[str, str]) -> Any:
-        """Return the compiled reader of these fields; None where it is unavailable or
+        """Return the compiled reader of these fields; None if it is unavailable or
         the schema is not plain.
         """
         types = [

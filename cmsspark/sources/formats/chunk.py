@@ -87,7 +87,7 @@ class Chunk:
 
     def suspect(self, error: Exception, first: int, end: int) -> int | None:
         """Return the line that msgspec probably rejected in lines ``first`` up to
-        ``end``, from its message; None where unknown.
+        ``end``, from its message; None if unknown.
 
         The caller must read the line alone to be certain.
         """

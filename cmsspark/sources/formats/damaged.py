@@ -33,10 +33,10 @@ _GZIP: Final = b"\x1f\x8b"
 
 @dataclass
 class Damage:
-    """What is wrong with a file: ``reason`` is None while nothing is; ``left_out``:
+    """What is wrong with a file: ``reason`` is None while nothing is. ``left_out``:
     bytes of a half line.
 
-    ``records``: all that were read; ``unverified``: those among them that no checksum covers.
+    ``records``: all that were read. ``unverified``: those among them that no checksum covers.
     """
 
     file: str

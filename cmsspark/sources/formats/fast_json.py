@@ -10,13 +10,16 @@ import io
 import json
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import getitem
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from cmsspark.base import dates
-from cmsspark.base.access import AccessBatch
+from cmsspark.base.access import AccessBatch, Group
+from cmsspark.base.arrays import Longs
 from cmsspark.base.compiled import compiled
 from cmsspark.sources.formats.avro_blocks import CODECS, Block, DamagedBlock
 from cmsspark.sources.formats.chunk import Content
@@ -86,7 +89,7 @@ class _DuplicateKey(Exception):
 
 
 def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
-    """Return the template of a line (without its newline); None where it has none that
+    """Return the template of a line (without its newline); None if it has none that
     other lines could fit.
 
     It must be one JSON object, its ``data`` and ``metadata`` objects, without escapes,
@@ -126,7 +129,7 @@ def learn(line: bytes, pick_required: RequiredFieldsOf) -> LineTemplate | None:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """Return the parts of ``key=value&...`` by their keys; empty where another part is
+    """Return the parts of ``key=value&...`` by their keys; empty if another part is
     there, or a key twice.
     """
     parts = [part.partition("=") for part in text.split("&")]
@@ -195,52 +198,124 @@ COMPILED: Final = _template_reader is not None
 _TRIES, _LINES_A_TRY, _MOST_TRIES = 4, 1000, 256
 
 
+class Distinct(dict[Any, int]):
+    """The number of each distinct value, in the order in which they came; ``values`` by number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values_by_number: list[Any] = []
+
+    def __missing__(self, value: Any) -> int:
+        number = self[value] = len(self)
+        self.values_by_number.append(value)
+        return number
+
+
+class _GroupRows:
+    """As ``GroupRows`` of compiled code."""
+
+    def __init__(self) -> None:
+        self._numbers = Distinct()
+
+    def add(self, user: int, app: int, place: int) -> int:
+        """Return the number of a row."""
+        return self._numbers[user, app, place]
+
+    def columns(self, first: int) -> tuple[Longs, ...]:
+        """Return users, applications and places of the rows from ``first`` on."""
+        rows = self._numbers.values_by_number[first:]
+        return tuple(np.array(rows, np.int64).reshape(-1, 3).T)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+#: Of an access: the site, one of ``Remote``, and the reader's site.
+Place = tuple[str, int, str | None]
+
+
+class Groups(Sequence[Group]):
+    """The distinct groups of records by number; lives as long as a task.
+
+    Few users, applications and places make many groups: each of these has a number, and
+    a group is a row of three numbers.
+    """
+
+    def __init__(self, groups: Iterable[Group] = ()) -> None:
+        self.users = Distinct()
+        self.apps = Distinct()
+        self.places = Distinct()
+        self.rows: Any = _GroupRows() if _packed is None else _packed.GroupRows()
+        self._groups: list[Group] = []
+        for group in groups:
+            self.number(group.user, group.app, (group.site, group.remote, group.reader))
+
+    def number(self, user: str | None, app: str, place: Place) -> int:
+        """Return the number of a group; ``user`` is the user's name as logged."""
+        number: int = self.rows.add(self.users[user], self.apps[app], self.places[place])
+        return number
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _all(self) -> list[Group]:
+        users, apps, places = (
+            names.values_by_number for names in (self.users, self.apps, self.places)
+        )
+        for user, app, place in zip(*self.rows.columns(len(self._groups)), strict=True):
+            site, remote, reader = places[place]
+            self._groups.append(Group(site, apps[app], users[user], remote, reader))
+        return self._groups
+
+    def __getitem__(self, number: Any) -> Any:
+        return (self._groups if len(self._groups) == len(self.rows) else self._all())[number]
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._all())
+
+
 class Numbers:
     """Numbers for the values that shared texts map to; compiled code builds its groups of them.
 
     ``meanings``: for each of the shared texts, the function that maps its value;
-    ``group``: numbers a group of mapped values.
+    ``group``: numbers a group of mapped values. With ``groups`` the first two texts are
+    the user and the application, and ``group`` numbers the place of the others.
     """
 
     def __init__(
         self,
         meanings: Sequence[Callable[[str | None], Any]],
         group: Callable[[tuple[Any, ...]], int],
+        groups: Groups | None = None,
     ) -> None:
-        self._means: list[list[Any]] = [[] for _ in meanings]
+        persons = () if groups is None else (groups.users, groups.apps)
+        numbers = [*persons, *(Distinct() for _ in meanings[len(persons) :])]
+        self._means = [each.values_by_number for each in numbers[len(persons) :]]
         self._group = group
-        self._unpack = struct.Struct(f"={len(meanings)}q").unpack
+        self._unpack = struct.Struct(f"={len(self._means)}q").unpack
+        self.rows = None if groups is None else groups.rows
         #: For each of the shared texts: the number of what it means.
         self.shared = [
-            _numbered(meaning, values)
-            for meaning, values in zip(meanings, self._means, strict=True)
+            _numbered(meaning, of_meaning)
+            for meaning, of_meaning in zip(meanings, numbers, strict=True)
         ]
 
     def group(self, numbers: bytes) -> int:
-        """Return the group of such numbers, given as int64 after each other."""
+        """Return the group, or the place, of such numbers, given as int64 after each other."""
         return self._group(tuple(map(getitem, self._means, self._unpack(numbers))))
 
 
 def _numbered(
-    meaning: Callable[[str | None], Any], values: list[Any]
+    meaning: Callable[[str | None], Any], numbers: Distinct
 ) -> Callable[[str | None], int]:
-    numbers: dict[Any, int] = {}
-
-    def number(text: str | None) -> int:
-        value = meaning(text)
-        code = numbers.setdefault(value, len(values))
-        if code == len(values):
-            values.append(value)
-        return code
-
-    return number
+    return lambda text: numbers[meaning(text)]
 
 
 class FastLineReader:
     """Reads lines that fit a template into batches, and learns templates from the others.
 
     ``day``: its number, from 1970 on. ``shared``: for each of the shared texts, what
-    its value means; ``group``: the number of a group of such meanings.
+    its value means; ``group`` and ``groups``: as for :class:`Numbers`.
     """
 
     def __init__(
@@ -250,13 +325,14 @@ class FastLineReader:
         pick_required: RequiredFieldsOf,
         shared: Sequence[Callable[[str | None], Any]],
         group: Callable[[tuple[Any, ...]], int],
+        groups: Groups | None,
     ) -> None:
         self._pick_required = pick_required
         self._lines_for_tries = _MOST_TRIES * _LINES_A_TRY
         # A line with unusual values does not fit its own template. The template must
         # not be added repeatedly.
         self._templates: set[LineTemplate] = set()
-        numbers = Numbers(shared, group)
+        numbers = Numbers(shared, group, groups)
         self._lines: Any = _template_reader.Lines(
             numbers.shared,
             numbers.group,
@@ -266,6 +342,7 @@ class FastLineReader:
             required.sizes_add_up,
             1 + required.shared.index(required.program) if required.program else 0,
             bool(required.read_type),
+            numbers.rows,
         )
 
     def read(self, content: Content, batch: AccessBatch) -> tuple[int, bytes, list[int]]:
@@ -389,16 +466,14 @@ def fast_access_lines(
     keys: AccessKeys,
     meanings: Sequence[Callable[[str | None], Any]],
     group: Callable[[tuple[Any, ...]], int],
+    groups: Groups | None,
 ) -> FastKeyReader | None:
     """Return the reader of accesses of ``day`` (its number, from 1970 on); None where
-    it is not compiled.
-
-    ``meanings``: for each of the shared texts, the function that maps its value;
-    ``group`` numbers a group of mapped values.
+    it is not compiled. ``meanings``, ``group`` and ``groups``: as for :class:`Numbers`.
     """
     if _key_reader is None:
         return None
-    numbers = Numbers(meanings, group)
+    numbers = Numbers(meanings, group, groups)
     longs = (*keys.read, *keys.written)
     texts = (keys.name, *keys.shared)
     lines = _key_reader.AccessLines(
@@ -411,6 +486,7 @@ def fast_access_lines(
         len(keys.read),
         numbers.shared,
         numbers.group,
+        numbers.rows,
         keys.no_names,
         [texts.index(key) for key in keys.ends],
     )
@@ -429,7 +505,7 @@ def fast_job_lines(
     add: Callable[[list[tuple[Any, ...]], AccessBatch], None],
     group: Callable[[tuple[Any, ...]], int] | None = None,
 ) -> FastKeyReader | None:
-    """Return the reader of jobs of ``day``; None where it is not compiled.
+    """Return the reader of jobs of ``day``; None if it is not compiled.
 
     ``add`` takes the records that are in no bin: their values and the time in ms.
     ``group``, where costs are read, numbers (site, subsite, type, cores) of a running
@@ -491,9 +567,10 @@ class FastAvroReader:
         needs: AvroFields,
         meanings: Sequence[Callable[[str | None], Any]],
         group: Callable[[tuple[Any, ...]], int],
+        groups: Groups | None,
     ) -> None:
         self._needs = needs
-        self._numbers = Numbers(meanings, group)
+        self._numbers = Numbers(meanings, group, groups)
         self._readers: dict[tuple[Any, ...], Any] = {}
 
     def read(
@@ -501,7 +578,7 @@ class FastAvroReader:
     ) -> tuple[AccessBatch, Left] | None:
         """Return the accesses of a file of such ``blocks``, and the records that are left.
 
-        None where the file is not plain, or much of it would be left: nothing of it is
+        None if the file is not plain, or much of it would be left: nothing of it is
         read then. Raises DamagedBlock where a block does not hold what its header says.
         """
         reader = self._reader(fields)
@@ -529,7 +606,7 @@ class FastAvroReader:
         return batch, Left(numbers, b"".join(parts))
 
     def _reader(self, fields: Mapping[str, Any]) -> Any:
-        """Return what reads records of these fields; None where they are not plain."""
+        """Return what reads records of these fields; None if they are not plain."""
         if _plain_avro is None:
             return None
         kinds = [tuple(kind) if isinstance(kind, list) else (kind,) for kind in fields.values()]
@@ -543,8 +620,9 @@ class FastAvroReader:
             ]
             sizes, has_times = len(self._needs.read), bool(self._needs.times)
             try:
+                numbers = self._numbers
                 reader = _plain_avro.Records(
-                    columns, self._numbers.shared, self._numbers.group, sizes, has_times
+                    columns, numbers.shared, numbers.group, sizes, has_times, numbers.rows
                 )
             except ValueError:
                 reader = None

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 import msgspec
 
 from cmsspark.base import dates
-from cmsspark.base.access import AccessBatch, Group
+from cmsspark.base.access import AccessBatch
 from cmsspark.sources.formats import strict_json
 from cmsspark.sources.formats.chunk import Chunk, Content
-from cmsspark.sources.formats.fast_json import FastKeyReader, FastLineReader
+from cmsspark.sources.formats.fast_json import FastKeyReader, FastLineReader, Groups
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.rses import StorageSites
 from cmsspark.sources.values import (
@@ -62,26 +62,8 @@ class CheckedRecord(msgspec.Struct, gc=False):
     format_version: str = ""
 
 
-class Coder:
-    """Numbers the distinct groups of records; lives as long as a task."""
-
-    def __init__(self) -> None:
-        self.groups: list[Group] = []
-        self._numbers: dict[Group, int] = {}
-
-    def number(
-        self, site: str, app: str, user: str | None, remote: int, reader: str | None = None
-    ) -> int:
-        """Return the group's number; ``user`` is the user's name as logged."""
-        group = Group(site, app, user, remote, reader)
-        number = self._numbers.setdefault(group, len(self.groups))
-        if number == len(self.groups):
-            self.groups.append(group)
-        return number
-
-
 def line_type(name: str, data: Any, **attributes: Any) -> Any:
-    """Return the type of a line with such ``data``; ``attributes``: of the class."""
+    """Return the type of a line with such ``data``. ``attributes``: of the class."""
     fields: list[Any] = [("data", data), ("metadata", Metadata | None, None)]
     return msgspec.defstruct(name, fields, gc=False, namespace=attributes)
 
@@ -89,7 +71,7 @@ def line_type(name: str, data: Any, **attributes: Any) -> Any:
 class JsonDecoder(ABC):
     """A decoder of JSON lines. Subclasses define the records; this class reads the lines.
 
-    ``groups`` of the batches index ``coder.groups``.
+    ``groups`` of the batches index ``groups``, those of the decoder.
     """
 
     stream: ClassVar[str] = ""
@@ -99,7 +81,8 @@ class JsonDecoder(ABC):
         self.day_number = dates.start_ms(day) // dates.DAY_MS
         self.low_ms, self.high_ms = dates.timestamp_ms_bounds(day)
         self.apps = apps
-        self.coder = Coder()
+        #: The groups that batches refer to.
+        self.groups: Any = Groups()
         #: Where the jobs of a site have their data, which the reader sets (rule 72).
         self.storage_sites: StorageSites = {}
         self.user_names = MemoDict(user_name, Apps.CACHE_SIZE)
@@ -114,11 +97,6 @@ class JsonDecoder(ABC):
         lines take longer.
         """
         self._fast_lines, self._keeps_times = None, True
-
-    @property
-    def groups(self) -> list[Group]:
-        """The groups that batches refer to."""
-        return self.coder.groups
 
     @abstractmethod
     def take(self, records: list[Any], batch: AccessBatch) -> None:

@@ -333,7 +333,7 @@ cdef class KeyLines(LineReader):
 cdef class AccessLines(KeyLines):
     """Reads accesses. ``longs`` are the sizes read, ``reads`` of them, then the sizes written.
 
-    ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``no_names``: values of the first text
+    ``shared``, ``group`` and ``rows``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``no_names``: values of the first text
     that are no name. ``ends``: the numbers of the texts of :class:`cmsspark.sources.formats.fast_json.AccessKeys`.
     """
 
@@ -342,8 +342,8 @@ cdef class AccessLines(KeyLines):
     cdef tuple no_names
     cdef Text no_name_texts[NO_NAMES]
 
-    def __init__(self, texts, hours, wholes, longs, may_be_flat, day, int reads, shared, group, no_names, ends):
-        self.group_keys = Keys(shared, group)
+    def __init__(self, texts, hours, wholes, longs, may_be_flat, day, int reads, shared, group, rows, no_names, ends):
+        self.group_keys = Keys(shared, group, rows)
         if self.group_keys.texts != len(texts):
             raise ValueError("give a function for each text behind the name")
         self.reads = reads

@@ -90,7 +90,7 @@ def is_packed_name(path: str) -> bool:
 
 def name_packing(head: bytes) -> str | None:
     """Return the name of the packing or binary format that begins with these bytes;
-    None where it may be text.
+    None if it may be text.
     """
     if not _NO_TEXT.search(head):
         return None
@@ -179,7 +179,7 @@ class UnpackedFile:
 def unpacked(stream: IO[bytes], file: str, next_step: str = AGAIN) -> Any:
     """Return a stream of the file's text; the stream itself for a plain file.
 
-    Raises DataError (65) where the name of the file promises a packing that its first
+    Raises DataError (65) if the name of the file promises a packing that its first
     bytes are not of. ``next_step`` is for damage.
     """
     head = first_bytes(stream)
@@ -189,7 +189,7 @@ def unpacked(stream: IO[bytes], file: str, next_step: str = AGAIN) -> Any:
         if hadoop_name := _name_hadoop_blocks(head):
             observed, step = f"{hadoop_name} data", name_step(hadoop_name)
         raise DataError(
-            f"{_with_article(name)} file is expected, as its name says",
+            f"the file is not {name}, as its name says",
             where=file,
             found=observed,
             next_step=step,
@@ -222,7 +222,7 @@ def check_text(
     """
     if (name := name_packing(head)) is not None:
         raise DataError(
-            f"{expected}, plain or packed once, is expected",
+            f"the file is not {expected}, plain or packed once",
             where=file,
             found=f"{name} data",
             next_step=f"{name_step(name)}; {otherwise}",

@@ -92,10 +92,15 @@ cdef class Memo:
     cdef int64_t _find(self, Bytes at, Py_ssize_t size, uint64_t hash) except -1
 
 
+cdef class GroupRows(Memo):
+    pass
+
+
 cdef class Keys:
     cdef readonly int texts
     cdef list memos
     cdef Memo groups
+    cdef GroupRows rows
     cdef dict unnamed_counts  # accesses without a name, by their group
     # The texts of the accesses that have no group yet, by their place in the group.
     cdef Text waiting[TEXTS * TOGETHER]

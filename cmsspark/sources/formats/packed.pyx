@@ -23,6 +23,23 @@ cdef extern from "Python.h":
 cdef enum:
     MEMO_LONGEST = 1024
     MEMO_TEXTS = 50_000
+    # Of the buffers that are kept for the next columns.
+    SPARE_ROWS = 65536
+    SPARE_NAMES = 8388608
+
+
+cdef struct Buffers:
+    Py_ssize_t room, names_room
+    uint64_t* hashes
+    int64_t* groups
+    int64_t* sizes
+    int64_t* begins
+    int64_t* ends
+    uint8_t* names
+
+# Columns follow each other, and new memory costs as much as what is written into it. The last one's serves the next.
+cdef Buffers spare
+spare.room = 0
 
 
 cdef void* more(void* old, Py_ssize_t size) except NULL:
@@ -53,8 +70,18 @@ cdef class Columns:
 
     def __cinit__(self, bint has_times=False):
         self.has_times = has_times
+        if spare.room and not has_times:
+            self.room, self.names_room = spare.room, spare.names_room
+            self._hashes, self._groups, self._sizes = spare.hashes, spare.groups, spare.sizes
+            self._begins, self._ends, self._names = spare.begins, spare.ends, spare.names
+            spare.room = 0
 
     def __dealloc__(self):
+        if not spare.room and not self.has_times and 0 < self.room <= SPARE_ROWS and self.names_room <= SPARE_NAMES:
+            spare.room, spare.names_room = self.room, self.names_room
+            spare.hashes, spare.groups, spare.sizes = self._hashes, self._groups, self._sizes
+            spare.begins, spare.ends, spare.names = self._begins, self._ends, self._names
+            return
         free(self._hashes)
         free(self._groups)
         free(self._sizes)
@@ -184,12 +211,12 @@ cdef class Columns:
 
 
 cdef class Memo:
-    """A hash table of the numbers that ``number_of`` returns for texts (or bytes). A table of texts is cleared when it is
-    full, as some texts differ in every job.
+    """A hash table of the numbers that ``number_of`` returns for texts (or bytes); None numbers them in their order. A
+    table of texts is cleared when it is full, as some texts differ in every job.
     """
 
 
-    def __cinit__(self, number_of, bint is_text):
+    def __cinit__(self, number_of=None, bint is_text=False):
         self.number_of = number_of
         self.is_text = is_text
         self.most = MEMO_TEXTS if is_text else PY_SSIZE_T_MAX
@@ -278,7 +305,9 @@ cdef class Memo:
         if known.number >= 0:
             self.last_begin, self.last_size, self.last_number = known.begin, size, known.number
             return known.number
-        if self.is_text:
+        if self.number_of is None:
+            number = self.count
+        elif self.is_text:
             number = self.number_of(PyUnicode_DecodeUTF8(<const char*>at, size, NULL))
         else:
             number = self.number_of(PyBytes_FromStringAndSize(<const char*>at, size))
@@ -301,15 +330,40 @@ cdef class Memo:
         return number
 
 
+cdef class GroupRows(Memo):
+    """Numbers the rows of (user, application, place), which are numbers themselves, in the order in which they come."""
+
+    def add(self, int64_t user, int64_t app, int64_t place):
+        """Return the number of a row."""
+        cdef int64_t[3] row
+        row[0], row[1], row[2] = user, app, place
+        return self._find(<Bytes>row, sizeof(row), hash64(<Bytes>row, sizeof(row), 0))
+
+    def columns(self, Py_ssize_t first):
+        """Return users, applications and places of the rows from ``first`` on, arrays of int64."""
+        if not 0 <= first <= self.count:
+            raise IndexError(first)
+        size = (self.count - first) * 24
+        rows = np.frombuffer(PyBytes_FromStringAndSize(<const char*>self.texts + first * 24, size), np.int64)
+        return tuple(rows.reshape(-1, 3).T)
+
+    def __len__(self):
+        return self.count
+
+
 cdef class Keys:
     """The name and the group of an access, from its texts.
 
     ``shared``: a function for each shared text that returns its number. ``group``: returns the group of such numbers
-    (int64, as bytes).
+    (int64, as bytes). With ``rows`` the first two are those of a user and an application, ``group`` returns the place of
+    the others, and the group is the number of the row of all three.
     """
 
-    def __cinit__(self, shared, group):
+    def __cinit__(self, shared, group, rows=None):
         self.texts = 1 + len(shared)
+        self.rows = rows
+        if rows is not None and len(shared) < 2:
+            raise ValueError("rows need a user and an application")
         if self.texts > TEXTS:
             raise ValueError("more texts than there are places")
         self.memos = [Memo(number_of, True) for number_of in shared]
@@ -337,23 +391,33 @@ cdef class Keys:
     cdef int settle(self, Columns columns) except -1:
         """Set the groups of the accesses that were appended last."""
         cdef int64_t numbers[TEXTS * TOGETHER]
+        cdef int64_t places[3 * TOGETHER]
         cdef Text groups[TOGETHER]
-        cdef int row, place, parts = self.texts - 1, count = self.waiting_count
+        cdef int row, place, parts = self.texts - 1, count = self.waiting_count, persons = 0 if self.rows is None else 2
         self.waiting_count = 0
         for place in range(parts):
             (<Memo>self.memos[place]).find_all(&self.waiting[(place + 1) * TOGETHER], count, &numbers[place], parts)
         for row in range(count):
-            groups[row].at, groups[row].size = <Bytes>&numbers[row * parts], 8 * parts
-        self.groups.find_all(groups, count, columns._groups + columns.count - count, 1)
+            groups[row].at, groups[row].size = <Bytes>&numbers[row * parts + persons], 8 * (parts - persons)
+        if self.rows is None:
+            self.groups.find_all(groups, count, columns._groups + columns.count - count, 1)
+            return 0
+        self.groups.find_all(groups, count, &places[2], 3)
+        for row in range(count):
+            places[3 * row], places[3 * row + 1] = numbers[row * parts], numbers[row * parts + 1]
+            groups[row].at, groups[row].size = <Bytes>&places[3 * row], 24
+        self.rows.find_all(groups, count, columns._groups + columns.count - count, 1)
         return 0
 
     cdef int count_unnamed(self, Text* texts) except -1:
         """Count an access without a name in its group."""
         cdef int64_t numbers[TEXTS]
-        cdef int place, parts = self.texts - 1
+        cdef int place, parts = self.texts - 1, persons = 0 if self.rows is None else 2
         for place in range(parts):
             numbers[place] = (<Memo>self.memos[place]).number(texts[place + 1].at, texts[place + 1].size)
-        group = self.groups.number(<Bytes>numbers, 8 * parts)
+        group = self.groups.number(<Bytes>&numbers[persons], 8 * (parts - persons))
+        if self.rows is not None:
+            group = self.rows.add(numbers[0], numbers[1], group)
         self.unnamed_counts[group] = self.unnamed_counts.get(group, 0) + 1
         return 0
 

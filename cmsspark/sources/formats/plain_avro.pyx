@@ -36,7 +36,7 @@ cdef class Records:
 
     ``fields``: of each field the numbers of its types (:data:`KINDS`), one or two, and its slot, -1 where it is not
     required: the name, the shared texts, then sizes (the first that is not 0 counts) or, with ``has_times``, CPU and wall
-    time in seconds, as text, and the id of the job. ``shared`` and ``group``: as for lines.
+    time in seconds, as text, and the id of the job. ``shared``, ``group`` and ``rows``: as for lines.
     """
 
     cdef Fields fields
@@ -44,8 +44,8 @@ cdef class Records:
     cdef bint has_times
     cdef Keys keys
 
-    def __cinit__(self, fields, shared, group, int sizes, bint has_times):
-        self.keys = Keys(shared, group)
+    def __cinit__(self, fields, shared, group, int sizes, bint has_times, rows=None):
+        self.keys = Keys(shared, group, rows)
         self.texts, self.sizes, self.has_times = self.keys.texts, sizes, has_times
         if sizes > NUMBERS:
             raise ValueError("more fields than there are places")

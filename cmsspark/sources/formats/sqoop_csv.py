@@ -102,7 +102,7 @@ def records(lines: Iterable[bytes], file: str, *, is_whole: bool = True) -> Iter
     """Yield the fields of each record of ``lines`` (each with its newline).
 
     With ``is_whole=False`` the text is the beginning of a longer one, and its last,
-    unfinished record is left out. Raises DataError (65) where a quote is not closed.
+    unfinished record is left out. Raises DataError (65) if a quote is not closed.
     """
     lexer: _Lexer | None = None
     number = 0
@@ -192,7 +192,7 @@ def check_width(fields: list[bytes], table: Table, file: str, row: int, width: i
         )
     if len(fields) < len(table.columns):
         raise DataError(
-            f"{table.name} has {len(table.columns)} columns",
+            f"a row of {table.name} has fewer than {len(table.columns)} columns",
             where=f"{file}, row {row}",
             found=f"{len(fields)} columns",
             next_step="compare the file with schemas/inputs: columns go by position, new ones come last",
@@ -230,7 +230,7 @@ def check_start(first: list[list[bytes]], table: Table, file: str) -> int:
     for name, seen in slashed.items():
         if not any(seen):
             raise DataError(
-                f"column {name} of {table.name} holds names that begin with a slash",
+                f"no name in column {name} of {table.name} begins with a slash",
                 where=file,
                 found=f"none in the first {len(seen)} rows",
                 next_step="compare the file's columns with schemas/inputs: they go by position",

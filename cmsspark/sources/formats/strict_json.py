@@ -127,7 +127,7 @@ def _take_key(source: str, position: int, top: list[Any] | None, deep: bytearray
 
 
 def _key(source: str, position: int) -> tuple[str, int]:
-    """Return a key with its colon, and where it ends."""
+    """Return a key with its colon, and if it ends."""
     token = _TOKEN.match(source, position)
     if token is None or token.group(2) is None:
         raise Malformed("not a JSON object")
@@ -139,7 +139,7 @@ def _key(source: str, position: int) -> tuple[str, int]:
 
 
 def _string(source: str, position: int) -> tuple[str, int]:
-    """Return the text that begins at ``position``, after its quote, and where it ends."""
+    """Return the text that begins at ``position``, after its quote, and if it ends."""
     try:
         text_and_end: tuple[str, int] = scanstring(source, position, True)
     except ValueError:
@@ -165,7 +165,7 @@ def _put(root: list[Any], top: list[Any] | None, deep: bytearray, value: Any) ->
 
 def last(fields: Fields, key: str, check: Any, where: str) -> Any:
     """Return the last value under ``key`` after ``check`` has passed every one of them;
-    None where there is none.
+    None if there is none.
     """
     checked = None
     for value in fields.get(key, ()):

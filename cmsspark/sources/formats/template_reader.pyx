@@ -36,8 +36,8 @@ cdef struct LineTemplate:
 cdef class Lines(LineReader):
     """Reads lines that fit one of its templates.
 
-    ``shared`` and ``group``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``day``: its number, from 1970 on.
-    ``sizes_add_up``, ``has_read_type``: as for :class:`cmsspark.sources.formats.fast_json.RequiredFields`.
+    ``shared``, ``group`` and ``rows``: as for :class:`cmsspark.sources.formats.packed.Keys`. ``day``: its number, from
+    1970 on. ``sizes_add_up``, ``has_read_type``: as for :class:`cmsspark.sources.formats.fast_json.RequiredFields`.
     ``program``: the number of the text that names a program, 0 for none.
     """
 
@@ -56,11 +56,11 @@ cdef class Lines(LineReader):
 
     def __cinit__(
         self, shared, group, int reads, int writes, int64_t day, bint sizes_add_up=False, int program=0,
-        bint has_read_type=False
+        bint has_read_type=False, rows=None
     ):
         self.count = 0
         self.kept = []
-        self.group_keys = Keys(shared, group)
+        self.group_keys = Keys(shared, group, rows)
         self.read_type = self.group_keys.texts if has_read_type else 0
         self.texts, self.reads, self.writes = self.group_keys.texts + has_read_type, reads, writes
         self.sizes_add_up, self.program = sizes_add_up, program

@@ -76,7 +76,7 @@ def limited(
         size += batch.nbytes
         if max_bytes is not None and size > max_bytes:
             raise UsageError(
-                f"a result has at most {max_bytes / 1e6:,.0f} MB",
+                f"the result is larger than {max_bytes / 1e6:,.0f} MB",
                 found=f"{size / 1e6:,.0f} MB and more",
                 next_step="ask for fewer rows or columns, or shorter texts",
             )
@@ -123,11 +123,13 @@ def checked(sql: str) -> str:
     if len(statements) != 1:
         if not statements:
             raise UsageError(
-                "give one SQL statement", found="none", next_step="`show tables` lists the tables"
+                "there is no SQL statement", next_step="`show tables` lists the tables"
             )
         actual = f"{len(statements)} statements"
         raise UsageError(
-            "give one SQL statement", found=actual, next_step="run them one after another"
+            "there are several SQL statements",
+            found=actual,
+            next_step="run them one after another",
         )
     statement = statements[0]
     try:
@@ -135,8 +137,7 @@ def checked(sql: str) -> str:
     except ValueError:
         # Python's DuckDB has no name for it, as for UPDATE EXTENSIONS.
         raise UsageError(
-            "a query only reads",
-            found=f"{' '.join(sql.split()[:2]).upper()} statement",
+            f"{' '.join(sql.split()[:2]).upper()} is not allowed: queries only read",
             next_step=f"begin it with {_ALLOWED}",
         ) from None
     if kind == duckdb.StatementType.EXPLAIN:
@@ -144,13 +145,10 @@ def checked(sql: str) -> str:
         checked(body)
     elif kind != duckdb.StatementType.SELECT:
         if kind == duckdb.StatementType.MULTI:
-            next_step = "write PIVOT with its values: PIVOT … ON stream IN ('aaa', 'eos') USING sum(accesses)"
-            raise UsageError(
-                "a query is one statement", found="PIVOT without values", next_step=next_step
-            )
+            next_step = "write PIVOT … ON stream IN ('aaa', 'eos') USING sum(accesses)"
+            raise UsageError("PIVOT needs its values here", next_step=next_step)
         raise UsageError(
-            "a query only reads",
-            found=f"{str(kind).rpartition('.')[2]} statement",
+            f"{str(kind).rpartition('.')[2]} is not allowed: queries only read",
             next_step=f"begin it with {_ALLOWED}",
         )
     return str(statement.query)
@@ -202,7 +200,7 @@ def as_ours(error: Exception, sql: str = "") -> CmssparkError:
     )
     if isinstance(error, duckdb.PermissionException):
         return NotAllowed(
-            "a query reads the stored tables and no files",
+            "the query names a file: queries read stored tables only",
             found=first,
             next_step="`show tables` lists them",
         )
@@ -318,7 +316,7 @@ class Database:
         ``is_private``: with tables that have a row for each person (pseudonyms).
         ``memory`` such as ``1GB``. ``max_age_s``: how long the list of current runs may
         be used again. ``dumps``: tables of dumps, as views beside those of the store.
-        Raises UsageError (2) where DuckDB is not installed.
+        Raises UsageError (2) if DuckDB is not installed.
         """
         self.fout = fout
         self._files = files or LocalFiles()
@@ -416,7 +414,7 @@ class Database:
     def refresh(self, names: Sequence[str] | None = None, *, force: bool = False) -> None:
         """Bring the views of these tables, by default of all, up to date with the store.
 
-        Raises InputMissing (66) where the store was there before and is gone, as on a
+        Raises InputMissing (66) if the store was there before and is gone, as on a
         disk that was unmounted.
         """
         chosen = self._jobs_by_table if names is None or DAYS in names else names

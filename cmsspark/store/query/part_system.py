@@ -163,14 +163,14 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         self._folders[table] = contents
 
     def part_in(self, text: str) -> StoredPart | None:
-        """Return the part whose name stands in an error message of DuckDB; None where none does."""
+        """Return the part whose name stands in an error message of DuckDB; None if none does."""
         match = _NAME.search(text)
         content = self._find(match[0]) if match else None
         return content.part if content else None
 
     def damaged_part(self) -> StoredPart | None:
         """Return the first of the parts that were opened lately that cannot be read;
-        None where all can.
+        None if all can.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq

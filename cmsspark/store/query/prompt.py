@@ -77,9 +77,8 @@ def check_target(out: str, fmt: str | None) -> None:
     suffix = Path(out).suffix
     if suffix not in _SUFFIXES:
         raise UsageError(
-            f"-o must end in {', '.join(_SUFFIXES)}",
-            found=out,
-            next_step="the ending chooses the format",
+            f"the ending of -o {out} names no format",
+            next_step=f"end it in {', '.join(_SUFFIXES)}",
         )
     if fmt and _SUFFIXES[suffix] != fmt:
         raise UsageError(

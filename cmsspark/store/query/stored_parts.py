@@ -1,7 +1,7 @@
 """The current part files of every stored table, and what is known of each stored day and period.
 
 A run is immutable, so what was once read of a run stays valid: a refresh reads each
-``CURRENT`` again, and a manifest only where another run became current. An interval
+``CURRENT`` again, and a manifest only if another run became current. An interval
 whose files are damaged or gone stands in the index with its error, which only a query
 that needs this interval gets.
 """
@@ -77,7 +77,7 @@ class StoredInterval:
 
     @property
     def made_ms(self) -> int | None:
-        """When its run began, UTC ms; None where the run's id does not say."""
+        """When its run began, UTC ms; None if the run's id does not say."""
         try:
             return dates.run_began_ms(self.run)
         except ValueError:
@@ -187,7 +187,7 @@ class StoredParts:
                 yield interval, entry.path
 
     def _current_run(self, folder: str) -> str | None:
-        """Return the run that ``CURRENT`` names; None where there is none yet, an empty
+        """Return the run that ``CURRENT`` names; None if there is none yet, an empty
         text where it is damaged.
         """
         path = join(folder, "CURRENT")
@@ -220,7 +220,7 @@ class StoredParts:
 
     def _slim_manifest(self, folder: str) -> Manifest | None:
         """Return what the index needs of a run's manifest, without its lists of files;
-        None where it cannot be read.
+        None if it cannot be read.
         """
         try:
             slim = _SLIM.decode(self.files.read_bytes(join(folder, "manifest.json")))

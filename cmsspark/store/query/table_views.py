@@ -360,7 +360,7 @@ def find_tables(files: Files, layout: Layout, day: date) -> tuple[list[DumpView]
     """Find the tables of the dumps that belong to a day, and notes: the folder of each
     kind, or why there is none.
 
-    Raises InputMissing (66) where there is no dump of any kind.
+    Raises InputMissing (66) if there is no dump of any kind.
     """
     tables: list[DumpView] = []
     notes: list[str] = []

@@ -277,13 +277,13 @@ def test_huge_addresses_are_refused(dashboard: Running) -> None:
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("DROP VIEW data_aggregation", "only reads"),
-        ("COPY data_aggregation TO '/tmp/x.csv'", "only reads"),
-        ("SELECT 1; SELECT 2", "one SQL statement"),
-        ("SELECT * FROM read_csv('/etc/passwd')", "no files"),
+        ("DROP VIEW data_aggregation", "queries only read"),
+        ("COPY data_aggregation TO '/tmp/x.csv'", "queries only read"),
+        ("SELECT 1; SELECT 2", "several SQL statements"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "the query names a file"),
         ("SELECT * FROM '/etc/passwd'", ""),
-        ("ATTACH '/tmp/x.db'", "only reads"),
-        ("SET memory_limit='1TB'", "only reads"),
+        ("ATTACH '/tmp/x.db'", "queries only read"),
+        ("SET memory_limit='1TB'", "queries only read"),
         ('SELECT "user" FROM partials', ""),
         ("SELECT nothing FROM data_aggregation", "nothing"),
         ("SELECT", ""),
@@ -395,7 +395,7 @@ def test_a_result_that_is_too_large_is_refused(
     status, _, text = ask(
         dashboard, "/sql?" + urlencode({"q": "SELECT repeat('a', 1000) FROM range(400)"})
     )
-    assert status == 200 and "at most 0 MB" in text and "aaaa" not in text
+    assert status == 200 and "larger than 0 MB" in text and "aaaa" not in text
 
 
 @pytest.mark.parametrize(

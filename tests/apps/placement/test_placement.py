@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -70,6 +71,18 @@ def test_what_nobody_read_for_two_weeks_has_no_demand() -> None:
     assert plan_of(reads, copies_of(copy(HOT, A), reads=reads))[0] == set()
     again = reads_of(*[(day, HOT, B, 3000) for day in range(24)], weeks=4)
     assert plan_of(again, copies_of(copy(HOT, A), reads=again))[0] == {(HOT, B)}
+
+
+def test_a_pair_needs_ten_reads_in_two_weeks() -> None:
+    """Whole reads of a TB: four a week are worth their bytes, and nine too few."""
+    rows = [(day, HOT, B, 1) for day in range(0, 28, 7)]
+    nine, ten = (
+        reads_of(*rows, *[(14 + day, HOT, B, 1) for day in range(1, 1 + count)], bytes=None)
+        for count in (6, 8)
+    )
+    for reads, made in ((nine, set()), (ten, {(HOT, B)})):
+        whole = replace(reads, bytes=reads.accesses * TB)
+        assert plan_of(whole, copies_of(copy(HOT, A), reads=whole))[0] == made
 
 
 def test_pairs_that_end_after_a_week_at_a_site_are_not_copied() -> None:
@@ -233,17 +246,7 @@ def test_a_benefit_that_nobody_knows_refuses_no_copy() -> None:
     replicas = copies_of(copy(HOT, A), copy(COLD, A), reads=silent)
     assert plan_of(silent, replicas, min_benefit=1e9)[0] == {(HOT, B)}
     few = reads_of((20, HOT, B, 9), bytes=[0.0] * 3)
-    assert plan_of(few, replicas)[0] == set(), "ten reads in two weeks are needed then"
-
-
-def test_reads_that_logs_call_local_are_no_reason_for_a_copy() -> None:
-    replicas = copies_of(copy(HOT, A), reads=reads_of(*DAILY))
-
-    def made(share: float, least: float) -> set[Any]:
-        reads = reads_of(*DAILY, remote=[share] * len(DAILY) + [None, None])
-        return plan_of(reads, replicas, min_benefit=least)[0]
-
-    assert made(30.0, 10) == {(HOT, B)} and made(0.0, 10) == set()
+    assert plan_of(few, replicas)[0] == set(), "ten reads in two weeks are needed"
 
 
 def siblings(count: int, last: int) -> list[tuple[int, str, str, float]]:
@@ -276,20 +279,18 @@ def test_a_new_dataset_is_placed_by_the_first_week_of_its_siblings() -> None:
     assert plan_of(reads, replicas(3))[0] == set(), "two siblings are too few"
 
 
-def test_locks_and_patterns_fix_copies() -> None:
+def test_locks_of_rows_and_patterns_fix_copies() -> None:
     import polars as pl
 
     table = pl.DataFrame(
         [
-            {**copy(name, site), "kind": "disk", "bytes": TB}
+            {**copy(name, site), "kind": "disk", "bytes": TB, "locked": (name, site) == (HOT, B)}
             for name in (HOT, COLD)
             for site in (A, B)
         ]
     )
     reads = reads_of((0, HOT, A, 1)).named([COLD], [B])
-    inputs = PlacementInputs(
-        reads, lambda day: table, "x", locked=("/Old/*",), locks=frozenset({(HOT, B)})
-    )
+    inputs = PlacementInputs(reads, lambda day: table, "x", locked=("/Old/*",))
     replicas = inputs.replicas_before(FIRST)
     fixed = {
         (replicas.datasets[d], replicas.sites[s])
@@ -326,7 +327,6 @@ def test_no_plan_breaks_a_rule(seed: int) -> None:
         wanted,
         generator.exponential(50, 35),
         generator.exponential(20, 35),
-        np.ones(35),
         np.zeros(35, bool),
     )
     used = replicas.used()

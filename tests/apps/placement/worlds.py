@@ -9,12 +9,12 @@ import polars as pl
 from click.testing import CliRunner, Result
 
 from cmsspark.apps.placement.inputs import (
+    PlacementInputs,
     Reads,
     Replicas,
     Space,
     make_reads,
     make_replicas,
-    make_space,
 )
 from cmsspark.main import command
 
@@ -60,7 +60,8 @@ def copy(dataset: str, site: str, **other: Any) -> dict[str, Any]:
 def full(replicas: Replicas, **capacity: float) -> Space:
     """Each site is full with what lies there, except those given."""
     given = {name: (room, None) for name, room in capacity.items()}
-    return make_space(replicas, given, None)
+    reads = reads_of((0, HOT, A, 1))
+    return PlacementInputs(reads, lambda day: pl.DataFrame(), "made", given).space(replicas)
 
 
 def run(*arguments: str) -> Result:

@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.usage import differences
-from cmsspark.apps.usage.differences import Change
+from cmsspark.apps.usage.diff import Change, group_changes, sum_changes
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, UsageError
 from cmsspark.base.manifests import COUNTING_RULES
 from cmsspark.main import command
@@ -159,8 +158,8 @@ def test_sums_over_nothing_are_null_and_null_keys_are_one_group() -> None:
         pl.DataFrame(schema=kinds),
         pl.DataFrame({"key": [None, None], "n": [1, None]}, schema=kinds),
     )
-    assert differences.totals(nothing, some, ["n"]) == [Change("n", None, 1)]
-    found = differences.grouped(some, some, "key", "n", 5)
+    assert sum_changes(nothing, some, ["n"]) == [Change("n", None, 1)]
+    found = group_changes(some, some, "key", "n", 5)
     assert (found.appeared, found.vanished, found.same) == (0, 0, 1)
 
 

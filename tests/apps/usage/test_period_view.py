@@ -197,7 +197,7 @@ def test_without_a_period_it_is_of_the_last_week_or_month() -> None:
         ("a:\n  keys: [stream, stream]\n  measures: [nacc]", 2, "repeat"),
         ("a:\n  keys: [user]\n  measures: [nacc]", 2, "single people"),
         ("a:\n  keys: [stream]\n  measures: [users]", 3, "'users'"),
-        ("a:\n  keys: [1]\n  measures: [nacc]", 2, "each of a.keys is a text"),
+        ("a:\n  keys: [1]\n  measures: [nacc]", 2, "one of a.keys is not a text"),
         ("a:\n  keys: [stream]\n  measures: [nacc]\n  period: year", 4, "week, month"),
         ("a:\n  keys: [stream]\n  measures: [nacc]\n  sort: site_name", 4, "sorted"),
         ("a:\n  keys: [stream]\n  measures: [nacc]\n  about: [x]", 4, "a text"),

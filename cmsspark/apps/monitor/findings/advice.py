@@ -104,8 +104,8 @@ def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
             # the JVM, as large in addresses.
             jvm = peaks.get("ProcessTreeJVMVMemory", 1)
             if peaks.get("ProcessTreeOtherVMemory", 0) <= 0.9 * jvm:
-                other = peaks.get("ProcessTreeOtherRSSMemory", 0)
-                worst.other_processes = max(worst.other_processes, other)
+                other_rss = peaks.get("ProcessTreeOtherRSSMemory", 0)
+                worst.other_processes = max(worst.other_processes, other_rss)
     return worst
 
 

@@ -108,16 +108,16 @@ def _nodes(nodes: Nodes, where: str) -> Iterator[Finding]:
             continue
         name = text.partition(" ")[0].partition("(")[0]
         partner = nodes.get((_PARTNERS.get(kind, ""), text))
-        other = partner or 0
+        second = partner or 0
         if kind == plans.PAIRS:
-            least = PAIRS if partner is None or other >= PAIRED_ROWS else MANY_PAIRS
-            if value >= least and (partner is None or other > 1):
+            least = PAIRS if partner is None or second >= PAIRED_ROWS else MANY_PAIRS
+            if value >= least and (partner is None or second > 1):
                 title = f"{name} compared {value:,} pairs of rows"
                 yield named("cartesian_join", title, where)
         elif kind == plans.SMALL_SIDE:
-            limit = next((small for large, small in LARGE_SIDES if other > large), SMALL_SIDE)
-            if value < limit and other >= LEAST_LARGE and other >= SIDES_FACTOR * value:
-                title = f"{name} shuffled {volume(other)} to join {volume(value)}"
+            limit = next((small for large, small in LARGE_SIDES if second > large), SMALL_SIDE)
+            if value < limit and second >= LEAST_LARGE and second >= SIDES_FACTOR * value:
+                title = f"{name} shuffled {volume(second)} to join {volume(value)}"
                 yield named("small_join_side", title, where)
         elif kind == plans.WINDOW_ROWS and value >= ALONE_ROWS:
             title = f"one task sorted all {value:,} rows of a window"
@@ -129,16 +129,16 @@ def _nodes(nodes: Nodes, where: str) -> Iterator[Finding]:
             title = f"{volume(value)} were broadcast: the driver and each executor hold them"
             yield named("large_broadcast", title, where)
         elif kind == plans.JOINED_ROWS:
-            if value >= max(MULTIPLIED_ROWS, MULTIPLIED, MULTIPLIED * other):
-                title = f"{name} made {value:,} rows of {other:,}: its key repeats on both sides"
+            if value >= max(MULTIPLIED_ROWS, MULTIPLIED, MULTIPLIED * second):
+                title = f"{name} made {value:,} rows of {second:,}: its key repeats on both sides"
                 yield named("join_multiplies_rows", title, where)
         elif kind == plans.UNFILTERED_ROWS and value >= ALONE_ROWS:
-            if other <= KEPT_SHARE * value:
-                title = f"a filter after a join kept {other:,} of {value:,} rows"
+            if second <= KEPT_SHARE * value:
+                title = f"a filter after a join kept {second:,} of {value:,} rows"
                 yield named("filter_after_join", title, where)
         elif kind == plans.SCANNED_ROWS and value >= ALONE_ROWS:
-            if other <= CHOSEN_SHARE * value:
-                title = f"all partitions were read, {value:,} rows, for {other:,} rows of some"
+            if second <= CHOSEN_SHARE * value:
+                title = f"all partitions were read, {value:,} rows, for {second:,} rows of some"
                 yield named("full_scan", title, where)
         elif kind in (plans.FILES_READ, plans.FILES_WRITTEN) and value and partner is not None:
             verb = "read" if kind == plans.FILES_READ else "written"

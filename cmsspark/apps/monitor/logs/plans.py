@@ -205,14 +205,14 @@ class Plans:
         largest: dict[tuple[str, ...], Facts] = {}
         first, last = self._roots.pop(execution)
         for root in (first, last) if first is not last else (last,):
-            for text, found in facts.nodes(root):
-                key = (text, *found)
-                if key not in largest or _most(found) >= _most(largest[key]):
-                    largest[key] = found
+            for text, node_facts in facts.nodes(root):
+                key = (text, *node_facts)
+                if key not in largest or _most(node_facts) >= _most(largest[key]):
+                    largest[key] = node_facts
         query.nodes = [
             (kind, text, value)
-            for (text, *_), found in largest.items()
-            for kind, value in found.items()
+            for (text, *_), node_facts in largest.items()
+            for kind, value in node_facts.items()
         ]
         for text, number, rows in facts.shuffles(last):
             if text in self._shuffles or len(self._shuffles) < _MOST_SHUFFLES:
@@ -347,11 +347,11 @@ class PlanFacts:
         builds: tuple[int, ...] = ()
         if node.name.startswith(_MERGE) and (match := _TYPE.search(node.text)) is not None:
             builds = _BUILDS[match[1]]
-        sizes = [self._shuffled_bytes(child) for child in node.children]
-        known = [size for size in sizes if size is not None]
-        if builds and len(known) == 2:
-            small = min(builds, key=lambda side: known[side])
-            facts |= {SMALL_SIDE: known[small], LARGE_SIDE: known[1 - small]}
+        all_sizes = [self._shuffled_bytes(child) for child in node.children]
+        sizes = [size for size in all_sizes if size is not None]
+        if builds and len(sizes) == 2:
+            small = min(builds, key=lambda side: sizes[side])
+            facts |= {SMALL_SIDE: sizes[small], LARGE_SIDE: sizes[1 - small]}
         sides = [self._rows_given(child) for child in node.children]
         if result is not None and None not in sides:
             larger = max(side[0] for side in sides if side is not None)

@@ -108,7 +108,7 @@ _OF_STAGE: Final = {
 
 def executor(row: Mapping[str, Any]) -> ExecutorEntry:
     """Return a row of ``allexecutors``."""
-    totals = TaskTotals(**{name: row.get(rest, 0) for name, rest in _OF_EXECUTOR.items()})
+    totals = TaskTotals(**{name: row.get(field, 0) for name, field in _OF_EXECUTOR.items()})
     host = str(row.get("hostPort", "")).rpartition(":")[0]
     entry = ExecutorEntry(str(row["id"]), host, int(row.get("totalCores", 0)), totals=totals)
     entry.reason = row.get("removeReason")
@@ -118,7 +118,7 @@ def executor(row: Mapping[str, Any]) -> ExecutorEntry:
 
 def stage(row: Mapping[str, Any]) -> StageEntry:
     """Return a row of ``stages``, with the spreads of its tasks where the answer has them."""
-    totals = TaskTotals(**{name: row.get(rest, 0) for name, rest in _OF_STAGE.items()})
+    totals = TaskTotals(**{name: row.get(field, 0) for name, field in _OF_STAGE.items()})
     totals.tasks = sum(
         int(row.get(f"num{kind}Tasks", 0)) for kind in ("Complete", "Failed", "Killed")
     )
