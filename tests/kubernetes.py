@@ -126,6 +126,8 @@ class KubeServer:
                 "--disable-admission-plugins=ServiceAccount",
                 "--kubelet-preferred-address-types=InternalIP",
                 "--enable-priority-and-fairness=false",
+                # Debian's etcd is too old for it; Spark's client would wait for ever.
+                "--feature-gates=WatchList=false",
             ],
         )
         self.url = f"https://127.0.0.1:{port}"

@@ -7,7 +7,8 @@ not named here are in ``document`` only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any, Final
 
@@ -49,6 +50,52 @@ class InputEntry(msgspec.Struct, frozen=True):
         return sum(size or 0 for _, size, _ in self.files)
 
 
+def with_short_files(inputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return inputs as a manifest's file has them: a file is one text, ``NAME BYTES
+    MTIME``, without what all paths of the input begin with, which is ``base``.
+
+    Example:
+        >>> files = [["/logs/part-0", 5, 70], ["/logs/part-1", 6, None]]
+        >>> short = with_short_files([{"stream": "eos", "files": files}])
+        >>> short
+        [{'stream': 'eos', 'files': ['0 5 70', '1 6 -'], 'base': '/logs/part-'}]
+        >>> with_long_files(short) == [{"stream": "eos", "files": files}]
+        True
+    """
+    entries = []
+    for entry in inputs:
+        files = entry.get("files") or ()
+        # Of texts, not of folders: names begin alike, too.
+        base = os.path.commonprefix([path for path, _, _ in files])  # noqa: RUF071
+        short = [
+            " ".join([path[len(base) :], *("-" if n is None else str(n) for n in (size, mtime))])
+            for path, size, mtime in files
+        ]
+        entries.append({**entry, **({"base": base, "files": short} if files else {})})
+    return entries
+
+
+def with_long_files(inputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the inputs of a manifest's file with each file as its path, bytes and mtime,
+    as manifests of earlier versions list them.
+
+    Raises ValueError for a text that lists no file.
+    """
+    entries = []
+    for entry in inputs:
+        is_short = entry.get("base") is not None
+        files = [_long_file(entry["base"], text) for text in entry["files"]] if is_short else None
+        plain = {name: value for name, value in entry.items() if name != "base"}
+        entries.append(plain if files is None else {**plain, "files": files})
+    return entries
+
+
+def _long_file(base: str, text: str) -> list[Any]:
+    name, *numbers = text.rsplit(" ", 2)
+    size, mtime = (None if number == "-" else int(number) for number in numbers)
+    return [base + name, size, mtime]
+
+
 class DumpEntry(msgspec.Struct, frozen=True):
     """A dump that a run read; ``day`` is None for the legacy ``current`` folder."""
 
@@ -68,7 +115,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     stream of rows of jobs, how many these are, and their seconds. ``earlier_jobs``: by stream of
     jobs, the day before. ``rows_of``: of a compacted run, the run that made its rows.
     ``days``: of a period, each day's run. ``document``: the manifest as it stands in
-    the file.
+    the file, with the paths of all inputs written out.
     """
 
     document: dict[str, Any]
@@ -124,6 +171,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises ValueError where a part has another type.
         """
+        if document.get("inputs"):
+            try:
+                document = {**document, "inputs": with_long_files(document["inputs"])}
+            except (AttributeError, KeyError, TypeError) as error:
+                raise ValueError(f"inputs: {error}") from None
         values = {
             name: document[name]
             for name in cls.__struct_fields__

@@ -17,11 +17,11 @@ from cmsspark.base import buffers
 from cmsspark.base.arrays import Longs
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.crab_rows import merge_joined_rows, merge_rows
-from cmsspark.counting.htcondor_jobs import EARLIER, JOB
+from cmsspark.counting.htcondor_jobs import EARLIER, JOB, JOB_COLUMNS
 from cmsspark.counting.merge import KEYS, merge
 from cmsspark.counting.pre_aggregate import COLUMNS, QUARANTINE, record_batch
 from cmsspark.engines.job_work import HtcondorMergeSpec, JobTables
-from cmsspark.sources.registry import JOB_TABLES
+from cmsspark.sources.registry import JOB_IDS, JOB_TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -188,8 +188,8 @@ MERGED_COLUMNS: Final = (
     ("packed", "binary"),
 )
 #: (name, type) of each column of a merge of jobs: packed rows of accesses, or of the
-#: table ``table``.
-MERGED_JOB_COLUMNS: Final = (*PACKED_COLUMNS, ("table", "string"))
+#: table ``table``, of which there are ``row_count``.
+MERGED_JOB_COLUMNS: Final = (*PACKED_COLUMNS, ("table", "string"), ("row_count", "bigint"))
 
 
 def merge_accesses(day: date, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -249,12 +249,30 @@ def merge_jobs(
     tables = JobTables()
     tables.add(merged)
     for table in JOB_TABLES:
-        for rows in slice_rows(tables.table(table, day)):
+        rows_of_table = tables.table(table, day)
+        # All ids together: whether the driver takes them goes by their number.
+        limit = max(1, rows_of_table.num_rows) if table == JOB_IDS else _PACKED_ROWS
+        for rows in slice_rows(rows_of_table, limit):
             yield _job_batch(
                 buffers.from_numpy(np.zeros(1, np.int32)),
                 buffers.binary([encode_rows(rows)]),
                 table,
+                rows.num_rows,
             )
+
+
+def pack_earlier_ids(
+    part_numbers: Sequence[int], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield stored ids of the jobs of the day before, packed as a scan of its logs packs
+    them. ``part_numbers``: of the merge of jobs.
+    """
+    for batch in batches:
+        hashes = batch.column("id_hash")
+        count = len(hashes)
+        columns = {name: buffers.array([None] * count, kind) for name, kind in JOB_COLUMNS}
+        columns |= {"kind": buffers.array([EARLIER] * count, "string"), "id_hash": hashes}
+        yield from pack_batch(record_batch(columns, JOB_COLUMNS), part_numbers)
 
 
 def merge_crab(
@@ -272,10 +290,14 @@ def _packed(accesses: pa.RecordBatch, part_numbers: Sequence[int]) -> Iterator[p
         yield _job_batch(packed["part"], packed["packed"], None)
 
 
-def _job_batch(parts: pa.Array, packed: pa.Array, table: str | None) -> pa.RecordBatch:
+def _job_batch(
+    parts: pa.Array, packed: pa.Array, table: str | None, row_count: int = 0
+) -> pa.RecordBatch:
     import pyarrow as pa
 
-    columns = [parts, packed, buffers.array([table] * len(parts), "string")]
+    tables = buffers.array([table] * len(parts), "string")
+    counts = buffers.from_numpy(np.full(len(parts), row_count, np.int64))
+    columns = [parts, packed, tables, counts]
     return pa.RecordBatch.from_arrays(columns, [name for name, _ in MERGED_JOB_COLUMNS])
 
 

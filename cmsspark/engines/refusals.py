@@ -144,6 +144,12 @@ _REFUSALS: Final = (
         "send one with everything along: --env hdfs:///…/environment.tar.gz (docs/operations.md makes it)",
     ),
     _rule(
+        r"\[PACKAGE_NOT_INSTALLED\] (?P<name>\w+)[^\n]*must be installed[^\n]*",
+        SettingsError,
+        "the Python of the nodes lacks {name}, or has an older one",
+        "send one with everything along: --env hdfs:///…/environment.tar.gz (docs/operations.md makes it)",
+    ),
+    _rule(
         r"(?:FileNotFoundException: File (?:does not exist: )?|Path does not exist: )"
         r"(?P<path>(?:hdfs|file|viewfs):/\S+\.(?:tar\.gz|tgz|zip|jar))(?: does not exist)?",
         SettingsError,

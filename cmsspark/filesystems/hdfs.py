@@ -15,19 +15,20 @@ import platform
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from cmsspark.base.errors import DataError, InputMissing, NotAllowed, NotReady, SettingsError
-from cmsspark.filesystems.storage import RangeFile
+from cmsspark.filesystems.storage import Entry, RangeFile
 from cmsspark.settings import kerberos
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
 
 # Damage that clients of HDFS report, told apart from a node that is only away.
 
@@ -153,6 +154,47 @@ def _connected(server: str, options: tuple[tuple[str, str], ...]) -> Any:
             next_step=f"add cmsspark[hdfs] to the executors' environment, or set {CLIENT_KEY}: java",
         ) from None
     return Client(f"hdfs://{server}" if server else None, dict(options))
+
+
+class HdfsView:
+    """Looks at files of HDFS without a JVM, by the configuration of this host: what is
+    asked of dumps before a job starts. It is a :class:`~.storage.Files` that only reads.
+    """
+
+    def stat(self, path: str) -> Entry | None:
+        """Return the entry of a location, None where there is none."""
+        with suppress(InputMissing):
+            return self._asked(path, lambda client, name: _entry(path, client.get_file_info(name)))
+        return None
+
+    def list_dir(self, path: str) -> list[Entry]:
+        """Return the entries of a folder."""
+        statuses = self._asked(path, lambda client, name: list(client.list_status(name)))
+        return [
+            _entry(f"{path.rstrip('/')}/{status.path.rpartition('/')[2]}", status)
+            for status in statuses
+        ]
+
+    def read_range(self, path: str, offset: int, count: int) -> bytes:
+        """Return up to ``count`` bytes of a file from ``offset`` on."""
+
+        def read(client: Any, name: str) -> bytes:
+            file = client.read(name)
+            # The client panics where a range goes beyond the end.
+            size = max(0, min(count, len(file) - offset))
+            content: bytes = file.read_range(offset, size) if size else b""
+            return content
+
+        return self._asked(path, read)
+
+    def _asked(self, location: str, ask: Callable[[Any, str], T]) -> T:
+        parts = urlsplit(location)
+        with hdfs_errors(location):
+            return ask(_connected(parts.netloc, ()), parts.path)
+
+
+def _entry(path: str, status: Any) -> Entry:
+    return Entry(path, status.isdir, int(status.length), int(status.modification_time))
 
 
 def choose_client(spark: SparkSession) -> HdfsClient | None:

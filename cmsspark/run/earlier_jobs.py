@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotReady
 from cmsspark.base.schemas import stored_table
-from cmsspark.filesystems.storage import Files
+from cmsspark.filesystems.storage import Files, is_local
 from cmsspark.run.provenance import input_summary
 from cmsspark.sources.folders import DayInput, Layout, resolve_day
 from cmsspark.sources.registry import JOB_IDS, find_stream
@@ -23,6 +23,10 @@ from cmsspark.store.results import CurrentTable
 
 if TYPE_CHECKING:
     from cmsspark.base.arrays import Longs
+
+
+#: Stored ids that the driver reads and sends to each task, at most.
+SENT_IDS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,32 @@ class EarlierDay:
             }
         return {**entry, "ids_from": None if self.source is None else "logs"}
 
+    def id_paths(self, files: Files) -> list[str]:
+        """Return the part files of the stored ids for tasks of a cluster to read, if they
+        are many and lie where these can open them; else nothing.
+
+        Raises DataError (65) where they are damaged.
+        """
+        if self.ids is None or self.ids.manifest.tables[self.table].rows <= SENT_IDS:
+            return []
+        from cmsspark.store.part_files import count_part_rows, stored_parts
+
+        parts = stored_parts(files, self.ids, self.table)
+        if any(is_local(part.path) for part in parts):
+            return []
+        schema = stored_table(self.table)
+        self._check_count(sum(count_part_rows(files, part, schema) for part in parts))
+        return [part.path for part in parts]
+
+    def _check_count(self, count: int) -> None:
+        assert self.ids is not None
+        if count != self.ids.manifest.tables[self.table].rows:
+            raise DataError(
+                f"the ids of the jobs of {self.day} are not all there",
+                where=self.ids.path,
+                next_step=f"run {self.ids.manifest.job} again for {self.day}",
+            )
+
     def read_ids(self, files: Files) -> Longs:
         """Return the stored ids, ascending; none where they are not stored.
 
@@ -89,12 +119,7 @@ class EarlierDay:
                 for part in stored_parts(files, self.ids, self.table)
             ]
             ids += [buffers.to_numpy(part.column("id_hash"), np.int64) for part in rows]
-            if sum(map(len, ids)) != self.ids.manifest.tables[self.table].rows:
-                raise DataError(
-                    f"the ids of the jobs of {self.day} are not all there",
-                    where=self.ids.path,
-                    next_step=f"run {self.ids.manifest.job} again for {self.day}",
-                )
+            self._check_count(sum(map(len, ids)))
         return np.unique(np.concatenate(ids))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cmsspark.base.errors import CmssparkError, NotReady, SettingsError, UsageError
 from cmsspark.engines.names import AUTO, PROCESSES, SPARK
 from cmsspark.engines.session import has_session
-from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.filesystems.storage import Files, LocalFiles
 from cmsspark.run import inputs
 from cmsspark.run.provenance import is_all_local
 from cmsspark.run.request import DayRequest, JobRequest
@@ -92,7 +92,7 @@ def _dump_reason(request: JobRequest, layout: Layout) -> str:
         return ""
     try:
         dbs = inputs.resolve_dbs_dump(request, layout, files)
-        if inputs.uses_index(request, dbs):
+        if inputs.uses_index(request, dbs, files):
             return ""
         # Not at import: `run_spark` starts quicker without it, and needs it on few hosts.
         from cmsspark.run import day_result
@@ -101,25 +101,25 @@ def _dump_reason(request: JobRequest, layout: Layout) -> str:
             request, inputs.resolve(request, layout, files)
         ):
             return ""
-        return _too_large(request, dbs)
+        return _too_large(request, dbs, files)
     except CmssparkError:
         return ""
 
 
-def _too_large(request: DayRequest, dbs: Dump) -> str:
-    size, limit = inputs.files_dump_bytes(dbs), inputs.index_dump_bytes(request.settings)
-    return f"FILES in {dbs.folder} has {size:,} bytes, an index is made of {limit:,} at most"
+def _too_large(request: DayRequest, dbs: Dump, files: Files) -> str:
+    count, limit = inputs.files_in_dbs(files, dbs), inputs.index_files(request.settings)
+    return f"FILES in {dbs.folder} has some {count:,} files, an index is made of {limit:,} at most"
 
 
 def check_index(request: DayRequest, resolved: Inputs) -> None:
     """Raise NotReady (75) if processes were chosen and the dump that is read is too
     large for them after all.
     """
-    if not inputs.uses_index(request, resolved.dbs):
+    if not inputs.uses_index(request, resolved.dbs, resolved.files):
         raise NotReady(
             "the DBS dump was replaced while the job started, and processes cannot join one of this size",
             where=resolved.dbs.folder,
-            found=_too_large(request, resolved.dbs),
+            found=_too_large(request, resolved.dbs, resolved.files),
             next_step="run it again, or with run_spark --engine spark",
         )
 

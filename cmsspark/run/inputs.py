@@ -6,12 +6,21 @@ Imports neither pyspark nor Arrow: ``run_spark`` chooses the engine with the sam
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote
 
-from cmsspark.base.errors import DataError, InputMissing, NotReady, SettingsError, UsageError
+from cmsspark.base.errors import (
+    CmssparkError,
+    DataError,
+    InputMissing,
+    NotReady,
+    SettingsError,
+    UsageError,
+)
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import Files, is_local, local_path
@@ -24,11 +33,18 @@ from cmsspark.sources.layout import REPLICAS_ROLE
 from cmsspark.sources.registry import DUMPS, STREAMS_NEEDING_REPLICAS, STREAMS_OF_JOBS
 from cmsspark.store import results
 
-#: A FILES dump larger than this on disk is joined by shuffle: some 200 million files,
-#: an index of 2.4 GB a host.
-INDEX_DUMP_BYTES: Final = 30_000_000_000
+#: More files are joined by shuffle. The index of so many has 2.6 GB.
+INDEX_FILES: Final = 200_000_000
 #: The key below ``spark`` in the settings that sets another limit.
-INDEX_DUMP_BYTES_KEY: Final = "spark.cmsspark.indexDumpBytes"
+INDEX_FILES_KEY: Final = "spark.cmsspark.indexFiles"
+#: Bytes of the index for a file.
+INDEX_BYTES_A_FILE: Final = 13
+#: Bytes of a row of FILES on disk, at least, however it is packed.
+_LEAST_ROW_BYTES: Final = 16
+#: Bytes at the start of a part of FILES whose rows are counted, and parts that are
+#: looked at.
+_SAMPLE_BYTES: Final = 1 << 20
+_SAMPLED_PARTS: Final = 8
 
 
 def resolve(request: DayRequest, layout: Layout, files: Files) -> Inputs:
@@ -113,36 +129,66 @@ def dbs_tables(request: DayRequest) -> tuple[str, ...]:
     return tuple(table for table in DUMPS["dbs"].for_streams if not is_of_jobs or table != "FILES")
 
 
-def uses_index(request: DayRequest, dbs: Dump) -> bool:
+def uses_index(request: DayRequest, dbs: Dump, files: Files) -> bool:
     """Return whether files find their dataset in the index: as ``--join`` says, or
     where FILES is small enough for an index on each host. Raises SettingsError (78)
-    if the limit is no number.
+    if the limit is no number, and what ``files`` raises.
     """
     if request.join != "auto":
         return request.join == "index"
-    return files_dump_bytes(dbs) <= index_dump_bytes(request.settings)
+    limit = index_files(request.settings)
+    is_surely_small = sum(part.size for part in dbs.tables.get("FILES", ())) <= (
+        limit * _LEAST_ROW_BYTES
+    )
+    return is_surely_small or files_in_dbs(files, dbs) <= limit
 
 
-def files_dump_bytes(dbs: Dump) -> int:
-    """Return bytes on disk of the dump's FILES table; 0 where the request does not need it."""
-    return sum(file.size for file in dbs.tables.get("FILES", ()))
-
-
-def index_dump_bytes(settings: Settings) -> int:
-    """Return the largest FILES table, in bytes on disk, that an index is made of.
-    Raises SettingsError (78).
+def files_in_dbs(files: Files, dbs: Dump) -> int:
+    """Return about how many files a dump of DBS has, by the rows at the start of some
+    parts of FILES and the bytes of all; 0 where the request does not need that table.
     """
-    value = settings.spark.get(INDEX_DUMP_BYTES_KEY)
+    parts = sorted(dbs.tables.get("FILES", ()), key=lambda part: (part.size, part.path))
+    count = len(parts)
+    sample = (
+        {parts[count * (number + 1) // _SAMPLED_PARTS - 1] for number in range(_SAMPLED_PARTS)}
+        if parts
+        else ()
+    )
+    rows = read_bytes = 0
+    for part in sample:
+        head = files.read_range(part.path, 0, min(part.size, _SAMPLE_BYTES))
+        rows += _count_rows(head, part.path)
+        read_bytes += len(head)
+    return sum(part.size for part in parts) * rows // max(1, read_bytes)
+
+
+def _count_rows(head: bytes, path: str) -> int:
+    """Count the lines at the start of a file, plain or packed, as far as its bytes go."""
+    # Not above: `run_spark` starts quicker without.
+    from cmsspark.sources.formats.lines import unpacked
+
+    rows = 0
+    # The packed data end where the sample does, as those of a file that was cut.
+    with suppress(CmssparkError, OSError, EOFError):
+        text = unpacked(io.BytesIO(head), path)
+        while chunk := text.read(65_536):
+            rows += chunk.count(b"\n")
+    return rows
+
+
+def index_files(settings: Settings) -> int:
+    """Return the most files in DBS that an index is made of. Raises SettingsError (78)."""
+    value = settings.spark.get(INDEX_FILES_KEY)
     if value is None:
-        return INDEX_DUMP_BYTES
+        return INDEX_FILES
     try:
         return int(value)
     except ValueError:
         raise SettingsError(
-            f"{INDEX_DUMP_BYTES_KEY} is not a number of bytes",
-            where=settings.where("spark", INDEX_DUMP_BYTES_KEY),
+            f"{INDEX_FILES_KEY} is not a number of files",
+            where=settings.where("spark", INDEX_FILES_KEY),
             found=repr(value),
-            next_step=f"write a whole number, such as {INDEX_DUMP_BYTES}",
+            next_step=f"write a whole number, such as {INDEX_FILES}",
         ) from None
 
 

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from cmsspark.base.memory import trim
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.counting import reconciliation
@@ -97,7 +99,7 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
             files = files_for("hdfs://", starting.result())
             run_context.lock(files)
             inputs = resolve(request, layout, files)
-        has_index = uses_index(request, inputs.dbs)
+        has_index = uses_index(request, inputs.dbs, inputs.files)
         opened = None
         if has_index or inputs.earlier:
             # Parts of a dump on HDFS are fetched while others are read.
@@ -118,7 +120,9 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
     # Tasks write CSV.
     of_driver = request.tables if request.fmt == "parquet" else ()
     sites = load_storage_sites(request.settings.sites)
-    return day_run.count(SparkRunner(spark, inputs.dumps, of_driver, request.feed, rses, sites))
+    paths = [path for day in inputs.earlier for path in day.id_paths(inputs.files)]
+    runner = SparkRunner(spark, inputs.dumps, of_driver, request.feed, rses, sites, paths)
+    return day_run.count(runner)
 
 
 def _read_rses(request: DayRequest, inputs: Inputs) -> Rses | None:
@@ -164,7 +168,8 @@ class LogDayRun:
         """Count, check and store."""
 
         def count_and_store(run_now: StagedRun) -> results.CurrentTable:
-            context = self.context()
+            has_ids = isinstance(runner, SparkRunner) and bool(runner.earlier_ids)
+            context = self.context(reads_ids=not has_ids)
             counted = runner.run(stream_files(self.inputs), context)
             report = self.opened.report.__dict__ if self.opened and self.opened.report else None
             outcome = day_result.build_outcome(self.request, self.inputs, counted, report)
@@ -216,8 +221,8 @@ class LogDayRun:
                 unwrap_cause(error), self.request, self.inputs, catalogue
             ) from None
 
-    def context(self) -> TaskContext:
-        """Return the context of all tasks."""
+    def context(self, *, reads_ids: bool = True) -> TaskContext:
+        """Return the context of all tasks. ``reads_ids``: with the stored ids of the day before."""
         key = pseudonyms.load_or_make(
             self.request.settings.state_dir / pseudonyms.KEY_FILE, self.request.day
         )
@@ -228,7 +233,8 @@ class LogDayRun:
         jobs = None
         if opened and opened.job_inputs:
             (earlier,) = self.inputs.earlier
-            ids, spool = earlier.read_ids(self.inputs.files), str(self.request.settings.cache_dir)
+            ids = earlier.read_ids(self.inputs.files) if reads_ids else np.zeros(0, np.int64)
+            spool = str(self.request.settings.cache_dir)
             jobs = HtcondorMergeSpec(
                 earlier.stream, str(opened.job_inputs), replicas, key, ids, spool
             )

@@ -33,6 +33,7 @@ from cmsspark.engines.merge_task import (
     merge_accesses,
     merge_crab,
     merge_jobs,
+    pack_earlier_ids,
     partition_numbers,
 )
 from cmsspark.engines.names import SPARK
@@ -45,6 +46,7 @@ from cmsspark.engines.session import (
 from cmsspark.engines.tasks import StreamFiles, TaskContext, spark_schema, total_weight
 from cmsspark.sources.dumps import Dump
 from cmsspark.sources.registry import (
+    JOB_IDS,
     JOB_TABLES,
     REPLICAS,
     STREAMS_OF_JOB_ROWS,
@@ -67,6 +69,8 @@ _SORTED_BY: Final = {PARTIALS: USER_KEYS, REPORT: KEYS, PAIRS: PAIR_KEYS}
 #: The driver collects and writes a table of up to so many rows: some 20 MB compressed,
 #: 250 MB as they are written.
 DRIVER_ROWS: Final = 1_000_000
+#: The same for ids of jobs, of 8 bytes.
+DRIVER_IDS: Final = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ class SparkRunner:
 
     ``rses``: the storage elements of a dump of Rucio. ``sites``: where the jobs of a
     site have their data. ``tables``: those that the driver
-    writes where they are small.
+    writes where they are small. ``earlier_ids``: part files with the ids of the jobs of
+    the day before, which tasks read.
     """
 
     session: SparkSession
@@ -85,6 +90,7 @@ class SparkRunner:
     feed: str = "auto"
     rses: Rses | None = None
     sites: StorageSites = field(default_factory=dict)
+    earlier_ids: Sequence[str] = ()
 
     def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> SparkResult:
         """Count the files of all streams. Spark reads them when a row of the result is needed."""
@@ -166,6 +172,11 @@ class SparkRunner:
         count = max(1, math.ceil(total_weight(streams) / MERGE_BYTES))
         task_context = replace(context, jobs=None, part_numbers=partition_numbers(count))
         scanned = scan(self.session, streams, task_context, self.feed)
+        if self.earlier_ids:
+            # Each id goes to the partition of its job: in no process are all of them.
+            stored = self.session.read.schema("id_hash bigint").parquet(*self.earlier_ids)
+            pack = partial(pack_earlier_ids, task_context.part_numbers)
+            scanned = scanned.unionByName(stored.mapInArrow(pack, spark_schema(PACKED_COLUMNS)))
         merge_task = partial(merge_jobs, context.jobs, context.day, part_numbers)
         return scanned.repartition(count, "part").mapInArrow(
             merge_task, spark_schema(MERGED_JOB_COLUMNS)
@@ -245,6 +256,8 @@ class SparkResult:
     jobs: DataFrame | None = None
     kept: DataFrame | None = None
     engine: str = SPARK
+    #: Ids of jobs where tasks write them, else 0.
+    _large_id_count: int = 0
 
     @cached_property
     def _collected(self) -> tuple[list[tuple[Any, ...]], JobTables, dict[str, list[bytes | None]]]:
@@ -252,8 +265,8 @@ class SparkResult:
         Later jobs use persisted rows.
 
         The rows are some hundred, and the quarantined records that the merge keeps. The
-        tables of jobs are some hundred thousand rows of CRAB, and 8 bytes for each job.
-        Of a table that is small each partition has few rows.
+        tables of jobs are some hundred thousand rows of CRAB, and 8 bytes for each job
+        where these are not many. Of a table that is small each partition has few rows.
         """
         columns = ("kind", "stream", "app", "nacc", "detail")
         is_small = f"kind in ({_quoted(self._kinds)}) and nacc <= {DRIVER_ROWS // self.partitions}"
@@ -261,23 +274,37 @@ class SparkResult:
         if self.jobs is not None:
             # The rows are made of the jobs, which are persisted when the tasks that
             # read them here start.
-            nulls = (f"null {name}" for name in columns[1:])
+            is_large = f"table = '{JOB_IDS}' and row_count > {DRIVER_IDS // self.partitions}"
             rows = rows.unionAll(
-                self.jobs.where("table is not null").selectExpr("table kind", *nulls, "packed")
+                self.jobs.where("table is not null").selectExpr(
+                    *("table kind", "null stream", "null app", "row_count nacc", "null detail"),
+                    f"case when {is_large} then null else packed end packed",
+                )
             )
         side: list[tuple[Any, ...]] = []
-        tables, encoded = JobTables(), defaultdict[str, list[bytes | None]](list)
+        tables, encoded, id_count = JobTables(), defaultdict[str, list[bytes | None]](list), 0
         with (
             spark_progress(self.rows.sparkSession, "reading logs in Spark"),
             static_plans(self.rows.sparkSession),
         ):
             for row in rows.collect():
+                if row["kind"] == JOB_IDS:
+                    encoded[JOB_IDS].append(row["packed"])
+                    id_count += row["nacc"]
+                    continue
                 if row["kind"] in JOB_TABLES:
                     tables.add_rows(row["kind"], decode_rows(row["packed"]))
                     continue
                 side.append(tuple(row[name] for name in columns))
                 if row["kind"] in _SORTED_BY:
                     encoded.setdefault(row["kind"], []).append(row["packed"])
+        ids = encoded.pop(JOB_IDS, [])
+        small_ids = [packed for packed in ids if packed is not None]
+        if len(small_ids) == len(ids):
+            for packed in small_ids:
+                tables.add_rows(JOB_IDS, decode_rows(packed))
+        else:
+            self._large_id_count = id_count
         return side, tables, encoded
 
     @property
@@ -324,8 +351,15 @@ class SparkResult:
         """Write a table of the run and return its number of rows. The driver writes
         small tables, tasks large ones.
         """
+        job_tables = self._collected[1]
+        if table == JOB_IDS and self._large_id_count:
+            assert self.jobs is not None
+            packed = self.jobs.where(f"table = '{JOB_IDS}'").select("packed")
+            rows = packed.mapInArrow(decode_batches, stored_table(JOB_IDS).spark())
+            parts = rows.coalesce(file_count(self._large_id_count))
+            return run.write(parts.sortWithinPartitions("id_hash"), table, fmt)
         if table in JOB_TABLES:
-            return run.write_arrow(self._collected[1].table(table, self.day), table)
+            return run.write_arrow(job_tables.table(table, self.day), table)
         kind, schema = _kind(table), stored_table(table)
         if kind in self._packed:
             parts = [decode_rows(packed) for packed in self._packed.pop(kind)]

@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -29,6 +29,8 @@ from cmsspark.base.errors import NotAllowed, NotReady, OutputError, SettingsErro
 from cmsspark.base.private_folders import make_private
 
 KEY_FILE: Final = "pseudonym.key"
+#: The file's content in the environment of a driver on Kubernetes.
+KEY_VARIABLE: Final = "CMSSPARK_PSEUDONYM_KEY"
 _LINE: Final = re.compile(r"(?:(\d{4}-\d{2}-\d{2}) )?([0-9a-fA-F]{64})")
 
 
@@ -103,6 +105,22 @@ def load_or_make(path: Path, day: date | None = None) -> Pseudonyms:
     return keys.current if day is None else keys.of_day(day)
 
 
+def take_from_environment(environ: MutableMapping[str, str]) -> None:
+    """Move the keys that a driver on Kubernetes has in its environment to its private
+    file: processes that it starts do not inherit them.
+
+    Raises OutputError (73) where the file cannot be written.
+    """
+    content = environ.pop(KEY_VARIABLE, None)
+    if content is None:
+        return
+    path = Path(environ.get("CMSSPARK_STATE_DIR", "."), KEY_FILE)
+    with disk_error(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        _write(path, content)
+
+
 def load(path: Path) -> KeyFile:
     """Return the keys in ``path``, with one made there (mode 0600) if the file does not exist.
 
@@ -114,7 +132,7 @@ def load(path: Path) -> KeyFile:
             make_private(path.parent)
             part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
             try:
-                _write(part, KeyFile(_new_key()))
+                _write(part, KeyFile(_new_key()).text())
                 # Two concurrent first uses must agree on one key: link() does not replace a file.
                 os.link(part, path)
                 _sync_folder(path)
@@ -207,7 +225,7 @@ def replace(path: Path, keys: KeyFile) -> None:
     """
     with disk_error(path):
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        _write(part, keys)
+        _write(part, keys.text())
         try:
             os.replace(part, path)
         except OSError:
@@ -250,11 +268,11 @@ def _new_key() -> Pseudonyms:
     return Pseudonyms(secrets.token_bytes(32))
 
 
-def _write(path: Path, keys: KeyFile) -> None:
+def _write(path: Path, content: str) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "w") as stream:
-            stream.write(keys.text())
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
     except BaseException:

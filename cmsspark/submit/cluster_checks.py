@@ -1,5 +1,6 @@
-"""What YARN and HDFS must have before anything is submitted: a configuration that can be
-read, a queue, nodes that are large enough, a place for what travels with the job.
+"""What must be there before a JVM starts, and what YARN and HDFS must have before anything
+is submitted: a configuration that can be read, a ticket, a queue, nodes that are large
+enough, a place for what travels with the job.
 
 ``run_spark`` and ``cmsspark doctor`` ask the same questions. What cannot be asked from
 here, such as pages that are secured, is left to YARN.
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 from xml.parsers import expat
 
@@ -29,16 +30,74 @@ from cmsspark.base.errors import (
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.engines.refusals import refusal
 from cmsspark.filesystems.storage import is_local, local_path
+from cmsspark.settings import kerberos
+from cmsspark.settings.settings import Settings
+from cmsspark.store.own_jobs import Job
 from cmsspark.submit import yarn
 from cmsspark.submit.command import Command
+from cmsspark.submit.host import Host
+from cmsspark.submit.spark_options import cluster_defaults
 
 FILES: Final = ("core-site.xml", "yarn-site.xml")
 _VARIABLES: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _SHUFFLE: Final = "spark.shuffle.service.enabled"
 _TRACKING: Final = "spark.dynamicAllocation.shuffleTracking.enabled"
 _AUX_SERVICES: Final = "yarn.nodemanager.aux-services"
+_SHUFFLE_PORT: Final = "spark.shuffle.service.port"
+#: Nodes whose port is tried, and the seconds for each.
+_ASKED_NODES: Final = 5
+_PORT_PATIENCE_S: Final = 2
 #: Seconds for a question to the NameNode.
 _PATIENCE_S: Final = 15
+
+
+def check_root(options: Mapping[str, Any], settings: Settings, job: Job | None) -> None:
+    """Raise UsageError (2) where a job without Java would read the production folders,
+    which are on HDFS.
+    """
+    if job is None or "root" not in options or options["root"] or options["source"]:
+        return
+    if settings.root or settings.sources:
+        return
+    raise UsageError(
+        "name the root of the inputs",
+        where=f"run_spark {job.name}",
+        found="no --root: then the inputs are the production folders on HDFS, which needs Java, and there is none",
+        next_step="give --root DIR with the inputs on this host, or install Java (cmsspark doctor)",
+    )
+
+
+def check_yarn(command: Command, host: Host) -> None:
+    """Raise SettingsError (78) where nothing names the YARN cluster, and as
+    :func:`check_configuration`.
+    """
+    if command.options.get("spark.master") != "yarn":
+        return
+    environ = host.environ
+    check_configuration(environ)
+    folder = environ.get("SPARK_CONF_DIR") or str(host.spark.home / "conf")
+    if (
+        environ.get("HADOOP_CONF_DIR")
+        or environ.get("YARN_CONF_DIR")
+        or Path(folder, "spark-env.sh").is_file()
+    ):
+        return
+    raise SettingsError(
+        "nothing names the YARN cluster",
+        found="neither HADOOP_CONF_DIR nor YARN_CONF_DIR",
+        next_step="set HADOOP_CONF_DIR to the folder with the cluster's core-site.xml and yarn-site.xml",
+    )
+
+
+def check_kerberos(command: Command, host: Host) -> None:
+    """Raise NotAllowed (77) at once where YARN wants Kerberos and there is neither a
+    ticket nor a keytab.
+    """
+    if command.options.get("spark.master") == "yarn":
+        defaults = cluster_defaults(host.spark.home, host.environ)
+        names = ("spark.kerberos.principal", "spark.kerberos.keytab")
+        principal, keytab = (command.options.get(name) or defaults.get(name) for name in names)
+        kerberos.check(host.environ, principal, keytab)
 
 
 def check_configuration(environ: Mapping[str, str]) -> None:
@@ -169,6 +228,10 @@ def checked(command: Command, environ: Mapping[str, str]) -> Command:
     command = replace(command, notes=(*command.notes, *notes))
     services = shuffle_services(environ)
     name = values.get("spark.shuffle.service.name", "spark_shuffle")
+    if values.get(_SHUFFLE) == "true" and (not services or name in services):
+        # spark-submit reads these itself, below all others.
+        defaults = cluster_defaults(Path(command.argv[0]).resolve().parents[1], environ)
+        check_shuffle_port({**defaults, **values}, environ)
     if values.get(_SHUFFLE) != "true" or not services or name in services:
         return command
     note = (
@@ -230,6 +293,38 @@ def shuffle_services(environ: Mapping[str, str]) -> list[str]:
     """
     text = yarn.configured(environ, _AUX_SERVICES)
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def check_shuffle_port(values: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Raise SettingsError (78) where YARN's nodes refuse the port on which executors look
+    for the shuffle service: each would end after it has tried for some time.
+
+    Nodes that cannot be reached from here refuse nothing.
+    """
+    port_text = values.get(_SHUFFLE_PORT) or yarn.settings(environ).get(_SHUFFLE_PORT) or "7337"
+    hosts = yarn.node_hosts(environ)[:_ASKED_NODES]
+    if not hosts or not port_text.isdigit():
+        return
+
+    def is_refused(host: str) -> bool:
+        try:
+            socket.create_connection((host, int(port_text)), _PORT_PATIENCE_S).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        if not all(pool.map(is_refused, hosts)):
+            return
+    raise SettingsError(
+        "the executors do not reach the shuffle service of Spark on their node",
+        where=f"{_SHUFFLE_PORT} {port_text}",
+        found=f"connection refused by {', '.join(hosts)}",
+        next_step=f"set {_SHUFFLE_PORT} to the port of YARN's nodes, or go without: --conf "
+        f"{_SHUFFLE}=false --conf {_TRACKING}=true",
+    )
 
 
 def check_staging(values: Mapping[str, str], environ: Mapping[str, str], *, is_made: bool) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from cmsspark.base.errors import UsageError
+from cmsspark.settings.pseudonyms import KEY_FILE, KEY_VARIABLE
 from cmsspark.settings.settings import Settings
 from cmsspark.store.own_jobs import Job
 from cmsspark.submit.arguments import OPTIONS, Request
@@ -132,7 +133,10 @@ MEASURED: Final[Mapping[str, tuple[str, str]]] = {
     "spark.eventLog.logStageExecutorMetrics": ("true", "peaks of memory by stage"),
     "spark.executor.metrics.pollingInterval": ("1s", "peaks between two heartbeats are seen"),
 }
-_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+#: The Secret with the key of the pseudonyms, as ``NAME:FILE``, and the driver's pod.
+KEY_OPTION: Final = f"spark.kubernetes.driver.secretKeyRef.{KEY_VARIABLE}"
+POD_OPTION: Final = "spark.kubernetes.driver.pod.name"
+JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,8 @@ class InstallPaths:
     """Files of this installation: what spark-submit starts for a built-in job, the log
     settings, the package's zip and the pseudonyms' key (made when they are called for),
     and the URI of the folder for event logs of measured runs, None where they are not
-    measured. ``ship_own``: what travels with a user's job.
+    measured. ``ship_own``: what travels with a user's job. ``run``: what distinguishes
+    objects of this run on Kubernetes from those of others.
     """
 
     launcher: str
@@ -160,6 +165,7 @@ class InstallPaths:
     key: Callable[[], str]
     events: str | None = None
     ship_own: Callable[[Job], OwnFiles] = lambda job: OwnFiles()
+    run: str = "run"
 
 
 @dataclass(frozen=True)
@@ -176,6 +182,8 @@ class Command:
     notes: tuple[str, ...] = ()
     #: Seconds that an application on YARN may wait for its start.
     start_within: float = START_WITHIN_S
+    #: The file with the key of the pseudonyms that becomes a Secret of the run.
+    key_file: str | None = None
 
     @property
     def is_on_yarn(self) -> bool:
@@ -227,11 +235,25 @@ def build(
     notes = _add_files(options, request, settings, host, paths, job, mode, own_files)
     if mode == "client":
         java_options = _java_options(request, host, paths)
-        options.prepend(_JAVA_OPTIONS, java_options, BUILT_IN)
+        options.prepend(JAVA_OPTIONS, java_options, BUILT_IN)
     else:
         add_driver_environment(options, request, settings, host, master, own_files)
     if not master.startswith("local"):
         add_environment(options, "spark.executorEnv.", same_everywhere(host))
+    key_file = None
+    if mode == "cluster" and job is not None and master.startswith("k8s:"):
+        # Others may read the folder through which files travel there.
+        name = f"cmsspark-{job.name.replace('_', '-')[:30]}-{paths.run}"
+        if options.get(POD_OPTION) is None:
+            options.set_option(POD_OPTION, name, BUILT_IN)
+        if options.get(KEY_OPTION) is None:
+            key_file = paths.key()
+            options.set_option(
+                KEY_OPTION,
+                f"{name}:{KEY_FILE}",
+                BUILT_IN,
+                "a Secret of this run alone, which is deleted when the driver has started",
+            )
     arguments = list(request.arguments)
     if mode == "cluster" and job is not None:
         arguments = _without_settings(arguments)
@@ -244,7 +266,9 @@ def build(
         env["SPARK_SUBMIT_OPTS"] = " ".join(
             [*_java_options(request, host, paths), *([own_java] if own_java else [])]
         )
-    return Command(argv, env, mode, options, profile.name, tuple(notes), _start_within(request))
+    return Command(
+        argv, env, mode, options, profile.name, tuple(notes), _start_within(request), key_file
+    )
 
 
 def _in_this_process(request: Request, host: Host, job: Job) -> Command:
@@ -448,7 +472,8 @@ def _add_files(
             name = "spark.submit.pyFiles" if path.endswith((".py", ".zip")) else "spark.files"
             options.set_option(name, path, BUILT_IN)
         if mode == "cluster":
-            key = paths.key() if job is not None else None
+            is_on_yarn = options.get("spark.master") == "yarn"
+            key = paths.key() if job is not None and is_on_yarn else None
             for file in (settings.origin, key, *own_files.streams, *own_files.state):
                 if file:
                     options.set_option("spark.files", file, BUILT_IN)

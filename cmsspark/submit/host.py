@@ -213,10 +213,12 @@ def _java_package(spark: Spark) -> str:
 
 def check_java(java: Java | None, spark: Spark, environ: Mapping[str, str]) -> None:
     """Raise SettingsError (78) unless ``java`` runs this Spark."""
-    fitting = (17, 21) if spark.line >= (4, 0) else (8, 11, 17)
+    fitting = (
+        (8, 11, 17) if spark.line < (4, 0) else (17, 21) if spark.line < (4, 3) else (17, 21, 25)
+    )
     if java is not None and java.major in fitting:
         return
-    majors = " or ".join(str(major) for major in fitting if major >= 17)
+    majors = " or ".join(", ".join(map(str, fitting)).replace("8, 11, ", "").rsplit(", ", 1))
     by = f"JAVA_HOME={environ['JAVA_HOME']}" if environ.get("JAVA_HOME") else "PATH"
     java_text = "no Java" if java is None else f"Java {java.version} ({java.program})"
     raise SettingsError(

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.engines.refusals import refusal
-from cmsspark.submit.command import Command, with_env
+from cmsspark.submit.command import JAVA_OPTIONS, Command, with_env
+from cmsspark.submit.kubernetes import RunSecret, kubernetes_refusal
 from cmsspark.submit.yarn import (
     MARK,
     Application,
@@ -111,15 +112,21 @@ NOISE: Final = (
     b"WARNING: Using incubator modules:",
     b"WARNING: package sun.security.action not in java.base",
 )
+#: How the report of Ivy begins and ends, which looks for what --avro and --packages
+#: need. Where it does not find that, spark-submit ends.
+_IVY_STARTS: Final = (b":: loading settings ::", b"Ivy Default Cache set to")
+_IVY_END: Final = re.compile(rb"\t\d+ artifacts copied")
 #: The error with which spark-submit ends: the application's own error is printed instead.
 _CLIENT_ERROR: Final = (
     b'Exception in thread "main" org.apache.spark.SparkException: Application application_',
     b"\tat org.apache.spark.deploy.",
 )
+#: Traces of a spark-submit that runs no job: what it was refused is told in our words.
+_TRACE: Final = (b'Exception in thread "main" io.fabric8', b"Caused by: ", b"\tat ", b"\t... ")
 _MARK_BYTES: Final = MARK.encode()
 _LOG_YARN: Final = (
     f"-Dcmsspark.yarn.level=info -Dcmsspark.yarn.mark={MARK}"
-    " -Dcmsspark.yarn.tasks=.*Cannot.run.program.*"
+    " -Dcmsspark.yarn.tasks=.*(Cannot.run.program|ModuleNotFoundError|PACKAGE_NOT_INSTALLED).*"
 )
 #: Exit codes that say only that something failed.
 _VAGUE_CODES: Final = (1, Exit.BUG)
@@ -130,8 +137,11 @@ LOOKS_S: Final = (20.0, *(15.0,) * 40, *(60.0,) * 20)
 #: Containers that may fail for a reason while others run.
 _BAD_NODES: Final = 3
 _TAIL_LETTERS: Final = 65_536
+#: The end of a line that is looked at. A refusal by Kubernetes takes some 2,000 bytes.
+_LINE_BYTES: Final = 8_192
 _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
-_UNRESOLVED: Final = re.compile(rb"unresolved dependency: ([^\s\]]+): not found")
+_CLIENT_SAID: Final = re.compile(r'^Exception in thread "main" (io\.fabric8.*)', re.MULTILINE)
+_UNRESOLVED: Final = re.compile(rb"(?:unresolved dependency|download failed): ([^\s\]!]+?)[:!]")
 
 
 def run(
@@ -152,6 +162,7 @@ def run(
         _become(command)
     reader, writer = os.pipe()
     application = Application(_log) if command.is_on_yarn else None
+    is_on_kubernetes = (command.options.get("spark.master") or "").startswith("k8s:")
     command = _with_channels(command, environ, 2 if sys.stderr.isatty() else writer)
     if command.mode == "cluster":
         # Spark would put this host's paths before what travels with the job.
@@ -159,13 +170,27 @@ def run(
     sys.stdout.flush()
     with (
         forwarding() as forward,
+        RunSecret(command, environ),
         subprocess.Popen(command.argv, env={**environ, **command.env}, stderr=writer) as child,
     ):
         forward.to(child)
         tree = watch_tree(child.pid) if watch_tree is not None else None
         if measure is not None:
             measure.started(child.pid)
-        watch = Watch(reader, 2, application, measure.line if measure is not None else None)
+        # Who asks for details wants Ivy's, too.
+        has_ivy = bool(
+            command.options.get("spark.jars.packages")
+        ) and "-Dcmsspark.loglevel" not in (
+            f"{command.env.get('SPARK_SUBMIT_OPTS')} {command.options.get(JAVA_OPTIONS)}"
+        )
+        watch = Watch(
+            reader,
+            2,
+            application,
+            measure.line if measure is not None else None,
+            has_ivy=has_ivy,
+            has_job=not is_on_kubernetes or command.mode != "cluster",
+        )
         look = functools.partial(_look_at_master, application, {**environ, **command.env})
         outcome = _wait(child, application, command.start_within, look)
         if isinstance(outcome, CmssparkError):
@@ -202,13 +227,21 @@ def run(
     if code != 0 and watch.unresolved:
         _show_unresolved(watch.unresolved)
         return int(Exit.SETTINGS)
+    if code != 0 and watch.is_in_ivy:
+        sys.stderr.write("\n".join(watch.tail.splitlines()[-20:]) + "\n")
     if application is not None and command.mode == "cluster":
         return _end_on_yarn(application, command, environ, code, watch)
-    if application is not None and code in _VAGUE_CODES:
-        reason = refusal(f"{application.diagnostics}\n{watch.tail}")
+    if code in _VAGUE_CODES and (application is not None or is_on_kubernetes):
+        reason = (
+            refusal(f"{application.diagnostics}\n{watch.tail}")
+            if application is not None
+            else kubernetes_refusal(watch.tail)
+        )
         if reason is not None:
             _log(reason.text())
             return int(reason.exit_code)
+    if code != 0 and is_on_kubernetes and (error := _CLIENT_SAID.findall(watch.tail)):
+        _log(f"spark-submit ended with {code}: {error[-1][:600]}")
     if (
         application is not None
         and application.id
@@ -426,8 +459,14 @@ class Watch(threading.Thread):
         target: int,
         application: Application | None = None,
         log_line: Callable[[str], None] | None = None,
+        *,
+        has_ivy: bool = False,
+        has_job: bool = True,
     ) -> None:
         super().__init__(daemon=True)
+        #: Whether it reports on packages, or ended with that.
+        self._has_job = has_job
+        self._has_ivy, self.is_in_ivy = has_ivy, False
         self.source, self.target, self.application, self.log_line = (
             source,
             target,
@@ -459,23 +498,42 @@ class Watch(threading.Thread):
         lines = data.splitlines(keepends=True)
         for position, line in enumerate(lines):
             is_last = position == len(lines) - 1 and not line.endswith(b"\n")
-            if is_last and any(
-                noise.startswith(line) or line.startswith(noise) for noise in self._hidden()
+            if is_last and (
+                self.is_in_ivy
+                or any(
+                    noise.startswith(line) or line.startswith(noise) for noise in self._hidden()
+                )
             ):
                 return line
+            if self._is_of_ivy(line):
+                self._note(line)
+                continue
             if self.application and line.startswith(_MARK_BYTES):
                 self._note(line)
                 self.application.hear(line[len(_MARK_BYTES) :].decode(errors="replace").strip())
             elif not line.startswith(self._hidden()):
                 self._note(line)
                 self._write(line)
+            elif not self._has_job:
+                self._note(line)
         return b""
 
+    def _is_of_ivy(self, line: bytes) -> bool:
+        """Return whether a line is of Ivy's report, or of the error that it ends in."""
+        was_in_ivy = self.is_in_ivy
+        if self._has_ivy and line.startswith(_IVY_STARTS):
+            self.is_in_ivy = True
+        elif was_in_ivy and _IVY_END.match(line):
+            self.is_in_ivy = False
+        return self.is_in_ivy or was_in_ivy
+
     def _hidden(self) -> tuple[bytes, ...]:
-        return (*NOISE, *_CLIENT_ERROR, _MARK_BYTES) if self.application else NOISE
+        ivy = _IVY_STARTS if self._has_ivy else ()
+        of_client = (*_CLIENT_ERROR, _MARK_BYTES) if self.application else ()
+        return (*NOISE, *ivy, *of_client, *(() if self._has_job else _TRACE))
 
     def _note(self, text: bytes) -> None:
-        self._line = (self._line + text)[-1000:]
+        self._line = (self._line + text)[-_LINE_BYTES:]
         if self.application:
             self.application.overhear(self._line.decode(errors="replace"))
         codes = _STATUS.findall(self._line)

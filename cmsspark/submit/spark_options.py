@@ -33,6 +33,7 @@ RETIRED: Final[Mapping[str, str | None]] = {
     "spark.kubernetes.memoryOverheadFactor": "spark.{driver,executor}.memoryOverheadFactor",
     "spark.storage.memoryFraction": "spark.memory.fraction",
     "spark.shuffle.memoryFraction": "spark.memory.fraction",
+    "spark.cmsspark.indexDumpBytes": "spark.cmsspark.indexFiles, the number of files in DBS",
     "spark.reducer.maxReqSizeShuffleToMem": "spark.network.maxRemoteBlockSizeFetchToMem",
     "spark.rpc.numRetries": None,
     "spark.rpc.retry.wait": None,

@@ -8,6 +8,7 @@ import functools
 import importlib
 import os
 import re
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -201,6 +202,10 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     events = watching.events_folder(request, settings, environ)
     spark = build(request, settings, host, install_paths(host, settings, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
+    if command.mode != "python":
+        from cmsspark.submit import engine_choice
+
+        spark = command = engine_choice.with_index(command, job, options, settings, environ)
     if request.has("--explain"):
         first = [
             *uncompiled(job, host.package, unavailable_reason()),
@@ -221,13 +226,15 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
         return 0
     if command.mode != "python":
         # Processes of this host need none of these modules.
-        from cmsspark.submit import cluster_checks, preflight, yarn
+        from cmsspark.submit import cluster_checks, yarn
+        from cmsspark.submit.kubernetes import check_kubernetes
+        from cmsspark.submit.spark_options import cluster_defaults
 
         java = find_java(environ)
         if java is None:
-            preflight.check_root(options, settings, job)
+            cluster_checks.check_root(options, settings, job)
         check_java(java, find_spark(environ), environ)
-        preflight.check_yarn(command, host)
+        cluster_checks.check_yarn(command, host)
         if "fout" in options:
             require_store(options["fout"], settings)
         if not (command.options.get("spark.master") or "").startswith("local"):
@@ -235,8 +242,8 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
             locations["--fout"] = options.get("fout") or settings.store
             cluster_checks.check_locations(locations, environ)
             cluster_checks.check_travelling(command)
-        preflight.check_kerberos(command, host)
-        preflight.check_kubernetes(command, host)
+        cluster_checks.check_kerberos(command, host)
+        check_kubernetes(command, cluster_defaults(host.spark.home, environ))
         if command.is_on_yarn:
             yarn.check_nodes(environ)
             command = cluster_checks.checked(command, environ)
@@ -358,6 +365,7 @@ def install_paths(host: Host, settings: Settings, events: str | None) -> Install
         key=functools.partial(private_key, settings),
         events=events,
         ship_own=functools.partial(ship_own, settings=settings),
+        run=secrets.token_hex(4),
     )
 
 

@@ -99,6 +99,26 @@ def node_sizes(environ: Mapping[str, str]) -> list[int]:
     return _answer(environ, "nodes?states=RUNNING", all_sizes) or []
 
 
+def node_hosts(environ: Mapping[str, str]) -> list[str]:
+    """Return the hosts of the nodes that run; empty if YARN's pages do not say."""
+
+    def all_hosts(answer: Any) -> list[str]:
+        nodes = (answer["nodes"] or {}).get("node", [])
+        return sorted({str(node["nodeHostName"]) for node in nodes})
+
+    return _answer(environ, "nodes?states=RUNNING", all_hosts) or []
+
+
+def largest_container(environ: Mapping[str, str]) -> int | None:
+    """Return the bytes of memory that YARN gives to a container at most, or None if its
+    pages do not say.
+    """
+    limits = [max(all_sizes)] if (all_sizes := node_sizes(environ)) else []
+    if megabytes := configured(environ, "yarn.scheduler.maximum-allocation-mb"):
+        limits.append(int(megabytes) << 20)
+    return min(limits, default=None)
+
+
 def smallest_node(environ: Mapping[str, str]) -> int | None:
     """Return the bytes of memory that YARN gives on its smallest node, or None if its
     pages do not say.

@@ -1,78 +1,59 @@
-"""Manifests: keys that old versions lack, or that this one does not know, are no error;
-values of another type are.
-"""
+"""The files of a manifest: written short, read long, whatever the version that wrote them."""
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Any
-
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cmsspark.base.manifests import Manifest
+from cmsspark.base.manifests import Manifest, with_long_files, with_short_files
+
+NUMBERS = st.none() | st.integers(0, 2**53)
+FILES = st.lists(
+    st.tuples(st.text(max_size=30), NUMBERS, NUMBERS).map(list), min_size=1, max_size=5
+)
 
 
-def test_an_empty_manifest_has_nothing_of_all() -> None:
-    manifest = Manifest.from_dict({})
-    assert (manifest.tables, manifest.inputs, manifest.days, manifest.partial) == (
-        {},
-        (),
-        {},
-        False,
+@given(st.lists(FILES, max_size=3))
+def test_short_files_are_the_same_files_whatever_their_names(listed: list[list[object]]) -> None:
+    inputs = [{"stream": f"s{number}", "files": files} for number, files in enumerate(listed)]
+    assert with_long_files(with_short_files(inputs)) == inputs
+
+
+def test_manifests_of_earlier_versions_are_read_as_they_are() -> None:
+    entry = {"stream": "eos", "folder": "/e", "files": [["/e/a b", 5, 70], ["/e/c", None, None]]}
+    long, short = (
+        Manifest.from_dict({"run": "r", "inputs": inputs})
+        for inputs in ([entry], with_short_files([entry]))
     )
-    assert (manifest.run, manifest.quarantine, manifest.seconds) == ("", None, None)
+    assert long == short
+    assert long.inputs[0].files == (("/e/a b", 5, 70), ("/e/c", None, None))
+    assert short.document["inputs"] == [entry]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in Manifest.__struct_fields__ if name != "document"]
-)
-def test_null_is_not_set(name: str) -> None:
-    assert getattr(Manifest.from_dict({name: None}), name) == getattr(Manifest.from_dict({}), name)
+@pytest.mark.parametrize("damaged", ["part-0", "part-0 5", "part-0 five 70", 7])
+def test_a_damaged_list_of_files_is_a_value_error(damaged: object) -> None:
+    inputs = [{"stream": "eos", "base": "/e/", "files": [damaged]}]
+    with pytest.raises(ValueError):
+        Manifest.from_dict({"run": "r", "inputs": inputs})
 
 
-def test_the_document_keeps_what_is_unknown() -> None:
-    document = {
-        "run": "r",
-        "colour": {"a": 1},
-        "file \udcff": 2,
-        "tables": {"t": {"rows": 1, "colour": 3}},
-    }
-    manifest = Manifest.from_dict(document)
-    assert manifest.document == document
-    assert manifest.tables["t"].rows == 1
-    assert (manifest.tables["t"].format, manifest.tables["t"].bytes) == ("parquet", None)
+def test_a_listed_file_takes_less_than_half_of_what_it_took() -> None:
+    folder = "hdfs://analytix/project/monitoring/archive/condor/raw/metric/2026/01/15"
+    files = [
+        [
+            f"{folder}/part-{n:05}-3f1c8e52-6a4b-4d0e-9f7a-{n:012x}-c000.json.gz",
+            2**21 + n,
+            1768521600000 + n,
+        ]
+        for n in range(1000)
+    ]
+    from cmsspark.store.staged_runs import json_text
 
-
-def test_inputs_are_those_of_a_stream() -> None:
-    files = [["/a/\udcff", 5, 1], ["/b", 7, 2], ["/c", None, None]]
-    inputs = [{"table": "FILES", "files": files[:1]}, {"stream": "aaa", "files": files}]
-    manifest = Manifest.from_dict({"inputs": inputs})
-    aaa = manifest.find_input("aaa")
-    assert aaa is not None
-    assert (aaa.size, [list(file) for file in aaa.files]) == (12, files)
-    assert manifest.find_input("eos") is None
-
-
-def test_days_of_a_period_are_dates() -> None:
-    assert Manifest.from_dict({"days": {"2026-01-15": "r", "2026-01-16": None}}).days == {
-        date(2026, 1, 15): "r",
-        date(2026, 1, 16): None,
-    }
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"tables": []},
-        {"tables": {"t": {"rows": "3"}}},
-        {"inputs": [{"files": [["/a", 1]]}]},
-        {"dumps": {"dbs": {}}},
-        {"partial": "yes"},
-        {"days": {"yesterday": "r"}},
-        {"missing_streams": "aaa"},
-    ],
-    ids=str,
-)
-def test_a_value_of_another_type_is_an_error_that_says_where(document: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="at `"):
-        Manifest.from_dict(document)
+    entry = {"stream": "condor", "folder": folder, "files": files}
+    long, short = (
+        len(json_text({"inputs": inputs}, indent=1))
+        for inputs in ([entry], with_short_files([entry]))
+    )
+    assert short < 0.5 * long
+    assert short / len(files) < 90

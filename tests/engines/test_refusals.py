@@ -81,6 +81,11 @@ TEXTS = {
     'org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n  File "x", line 1\n'
     "ModuleNotFoundError: No module named 'numpy'\n": (78, "lacks the module numpy", "--env"),
     "ModuleNotFoundError: No module named 'numpy'": (78, "lacks the module numpy", "--env"),
+    "PySparkImportError: [PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be installed; however, it was not found.": (
+        78,
+        "lacks Pandas",
+        "--env",
+    ),
     f"Application {ID} was killed by user root at 10.0.0.1": (
         75,
         "ended the application",

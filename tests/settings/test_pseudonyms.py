@@ -175,3 +175,20 @@ def test_one_process_changes_the_keys_at_a_time(tmp_path: Path) -> None:
         pseudonyms.changing(tmp_path / "k"),
     ):
         raise AssertionError
+
+
+def test_keys_in_the_environment_become_a_private_file_and_leave_it(tmp_path: Path) -> None:
+    content = f"{'cd' * 32}\n2026-01-02 {'ab' * 32}\n"
+    state = tmp_path / "state"
+    environ = {pseudonyms.KEY_VARIABLE: content, "CMSSPARK_STATE_DIR": str(state)}
+    pseudonyms.take_from_environment(environ)
+    file = state / pseudonyms.KEY_FILE
+    assert environ == {"CMSSPARK_STATE_DIR": str(state)}
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert pseudonyms.load_or_make(file, date(2026, 1, 1)).key.hex() == "ab" * 32
+    assert pseudonyms.load_or_make(file).key.hex() == "cd" * 32
+
+
+def test_an_environment_without_keys_leaves_the_file_alone(tmp_path: Path) -> None:
+    pseudonyms.take_from_environment({"CMSSPARK_STATE_DIR": str(tmp_path)})
+    assert list(tmp_path.iterdir()) == []

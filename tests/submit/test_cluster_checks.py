@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from cmsspark.base.errors import CmssparkError, NotAllowed, SettingsError, UsageError
 from cmsspark.submit import cluster_checks
 from cmsspark.submit.command import Command
+from tests.ports import free_ports
 from tests.submit.hosts import command
 from tests.submit.test_yarn import site
 
@@ -181,6 +183,38 @@ def test_without_the_shuffle_service_shuffles_are_tracked(
         assert ("spark.shuffle.service.enabled=false" in changed.argv) is is_changed
         assert any("mapreduce_shuffle" in note for note in changed.notes) is is_changed
         assert changed.argv[-3:] == asked.argv[-3:]
+
+
+def test_a_port_that_every_node_refuses_is_78_before_anything_is_submitted(
+    pages: Pages, environ: Mapping[str, str]
+) -> None:
+    (port,) = free_ports(1)
+    option = {"spark.shuffle.service.port": str(port)}
+    nodes = pages.answers["/ws/v1/cluster/nodes"]["nodes"]["node"]
+    for each in nodes:
+        each["nodeHostName"] = "127.0.0.1"
+    with pytest.raises(SettingsError, match="do not reach the shuffle service") as error:
+        cluster_checks.checked(on_yarn(**option), environ)
+    assert str(port) in str(error.value) and "shuffleTracking.enabled=true" in str(error.value)
+    with socket.create_server(("127.0.0.1", port)):
+        cluster_checks.checked(on_yarn(**option), environ)
+    # A node that cannot be asked from here, and a run without the service.
+    nodes[0]["nodeHostName"] = "nowhere.invalid"
+    cluster_checks.checked(on_yarn(**option), environ)
+    nodes[0]["nodeHostName"] = "127.0.0.1"
+    without = {**option, "spark.shuffle.service.enabled": "false"}
+    cluster_checks.checked(on_yarn(**without), environ)
+
+
+def test_the_port_of_the_sites_defaults_is_the_one_that_is_asked(
+    pages: Pages, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    (tmp_path / "spark-defaults.conf").write_text(f"spark.shuffle.service.port {port}\n")
+    for each in pages.answers["/ws/v1/cluster/nodes"]["nodes"]["node"]:
+        each["nodeHostName"] = "127.0.0.1"
+    with pytest.raises(SettingsError, match=f"spark.shuffle.service.port {port}"):
+        cluster_checks.checked(on_yarn(), {**environ, "SPARK_CONF_DIR": str(tmp_path)})
 
 
 # Places

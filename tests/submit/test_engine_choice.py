@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from cmsspark.base.errors import UsageError
-from cmsspark.run.inputs import INDEX_DUMP_BYTES_KEY
+from cmsspark.run.inputs import INDEX_FILES_KEY
 from cmsspark.store.own_jobs import find_job
+from cmsspark.submit import engine_choice, yarn
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
 from cmsspark.submit.wrapper import instead, job_options, load_signature, with_engine
 from tests.run.places import Place, write_streams
-from tests.submit.hosts import HOST, SETTINGS, command
+from tests.submit.hosts import HOST, SETTINGS, command, requested
 
 DAY = ("--date", "20260115")
 HERE = replace(SETTINGS, root="/nothing/lies/here")
@@ -119,9 +121,9 @@ def test_an_option_counts_as_the_job_parses_it() -> None:
 
 
 def test_the_limit_for_an_index_in_the_settings_asks_for_no_engine_by_itself() -> None:
-    limit = {INDEX_DUMP_BYTES_KEY: "5"}
+    limit = {INDEX_FILES_KEY: "5"}
     assert mode_of("data_aggregation", *DAY, spark=limit) == "python"
-    assert mode_of("data_aggregation", *DAY, "--conf", f"{INDEX_DUMP_BYTES_KEY}=5") == "client"
+    assert mode_of("data_aggregation", *DAY, "--conf", f"{INDEX_FILES_KEY}=5") == "client"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def place(tmp_path: Path) -> Place:
 
 def limit_index(place: Place, limit: int) -> None:
     with place.settings.open("a") as stream:
-        stream.write(f"root: {place.folder}/root\nspark: {{{INDEX_DUMP_BYTES_KEY}: {limit}}}\n")
+        stream.write(f"root: {place.folder}/root\nspark: {{{INDEX_FILES_KEY}: {limit}}}\n")
 
 
 def test_explain_says_which_engine_counts_and_why(place: Place) -> None:
@@ -236,3 +238,92 @@ def test_a_dump_too_large_for_an_index_runs_as_engine_spark_does(place: Place) -
         assert place.rows(table, chosen) == place.rows(table, by_processes) != []
     manifest = place.manifest("partials", chosen)
     assert (manifest["engine"], manifest["join"]) == ("spark", "shuffle")
+
+
+# Memory of the index on a cluster
+# ---------------------------------------------------------------------------------------------------------------
+
+GB = 1 << 30
+
+
+def on_cluster(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    files: int,
+    *words: str,
+    largest: int | None = 64 * GB,
+    spark: dict[str, str] | None = None,
+) -> Command:
+    """The command of a day on a cluster whose DBS has so many files."""
+    monkeypatch.setattr(engine_choice, "files_in_dbs", lambda *ignored: files)
+    monkeypatch.setattr(yarn, "largest_container", lambda environ: largest)
+    settings = replace(SETTINGS, root=str(place.tree.root), spark=spark or {})
+    where = words if any(word.startswith("--k8s") for word in words) else ("--yarn", *words)
+    line = ("data_aggregation", "--date", "20190615", "--fout", "hdfs:///out", *where)
+    built = command(*line, settings=settings)
+    job = find_job("data_aggregation")
+    options = job_options(job, list(requested(*line).arguments))
+    return engine_choice.with_index(built, job, options, settings, {})
+
+
+def test_yarn_gives_an_executor_the_index_once_for_each_task(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = on_cluster(place, monkeypatch, 100_000_000)
+    # 3 GiB beside a heap of 4 GiB, and four times 1.3 GB; rounded up to 64 MiB.
+    expected = -(-(3 * GB + 4 * 1_300_000_000) // (64 << 20)) * 64
+    assert built.options.get("spark.executor.memoryOverhead") == f"{expected}m"
+    assert f"spark.executor.memoryOverhead={expected}m" in built.argv
+    why = built.options.chosen["spark.executor.memoryOverhead"].reason
+    assert "100,000,000 files" in why and "4 tasks" in why
+    assert "--join" not in built.argv
+    fewer = on_cluster(place, monkeypatch, 100_000_000, "--executor-cores", "2")
+    expected = -(-(3 * GB + 2 * 1_300_000_000) // (64 << 20)) * 64
+    assert fewer.options.get("spark.executor.memoryOverhead") == f"{expected}m"
+
+
+def test_kubernetes_counts_the_pages_of_the_index_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--k8s", "--master", "k8s://https://api:6443")
+    built = on_cluster(place, monkeypatch, 100_000_000, *words)
+    expected = -(-(3 * GB + 1_300_000_000) // (64 << 20)) * 64
+    assert built.options.get("spark.executor.memoryOverhead") == f"{expected}m"
+
+
+def test_a_small_index_changes_no_option(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = on_cluster(place, monkeypatch, 1_000_000)
+    assert built.options.get("spark.executor.memoryOverhead") is None and not built.notes
+
+
+@pytest.mark.parametrize(("files", "largest"), [(300_000_000, 64 * GB), (100_000_000, 10 * GB)])
+def test_an_index_that_is_too_large_is_a_shuffle_join_and_a_note_before_the_start(
+    files: int, largest: int, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = on_cluster(place, monkeypatch, files, largest=largest)
+    assert built.argv[-2:] == ["--join", "shuffle"]
+    assert len(built.notes) == 1 and f"{files:,} files" in built.notes[0]
+    assert built.options.get("spark.executor.memoryOverhead") is None
+    limited = on_cluster(place, monkeypatch, files, largest=largest, spark={INDEX_FILES_KEY: "5"})
+    assert "an index is made of 5 at most" in limited.notes[0]
+    asked = on_cluster(place, monkeypatch, files, "--join", "index", largest=largest)
+    assert "shuffle" not in asked.argv
+
+
+def test_a_given_overhead_stays_and_is_told_where_it_is_too_small(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    option = "spark.executor.memoryOverhead"
+    small = on_cluster(place, monkeypatch, 100_000_000, "--conf", f"{option}=2g")
+    assert small.options.get(option) == "2g" and "has 2g" in small.notes[0]
+    large = on_cluster(place, monkeypatch, 100_000_000, "--conf", f"{option}=9g")
+    assert large.options.get(option) == "9g" and not large.notes
+
+
+def test_a_dump_that_cannot_be_looked_at_is_left_to_the_driver_with_a_note(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(place.tree.dbs())
+    built = on_cluster(place, monkeypatch, 100_000_000)
+    assert "--join" not in built.argv
+    assert built.notes[0].startswith("the memory of an index is not known before the start: ")

@@ -88,14 +88,16 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "major"), [("4.3.0", 17), ("4.3.0", 21), ("3.5.9", 17), ("3.5.9", 11)]
+    ("version", "major"),
+    [("4.3.0", 17), ("4.3.0", 21), ("4.3.0", 25), ("3.5.9", 17), ("3.5.9", 11)],
 )
 def test_a_java_that_fits_is_accepted(version: str, major: int) -> None:
     check_java(Java(Path("/j"), major, str(major)), Spark(Path("/s"), version, "2.13"), {})
 
 
 @pytest.mark.parametrize(
-    ("version", "major"), [("4.3.0", 11), ("4.3.0", 25), ("3.5.9", 21), ("4.3.0", None)]
+    ("version", "major"),
+    [("4.3.0", 11), ("4.3.0", 24), ("4.1.1", 25), ("3.5.9", 21), ("4.3.0", None)],
 )
 def test_another_java_or_none_is_refused_with_the_next_step(
     version: str, major: int | None

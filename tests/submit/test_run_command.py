@@ -85,6 +85,54 @@ def test_noise_that_arrives_in_pieces_is_still_noise() -> None:
     assert os.read(seen, 1000) == b"kept\nWARNING: other\nWARN"
 
 
+IVY = b""":: loading settings :: url = jar:file:/ivy.jar!/ivysettings.xml
+Ivy Default Cache set to: /root/.ivy2.5.2/cache
+org.apache.spark#spark-avro_2.13 added as a dependency
+You probably access the destination server through a proxy server that is not well configured.
+:: resolution report :: resolve 1021ms :: artifacts dl 0ms
+\t|      default     |   1   |   0   |   0   |   0   ||   0   |   0   |
+"""
+FOUND = b""":: retrieving :: org.apache.spark#spark-submit-parent
+\t0 artifacts copied, 1 already retrieved (0kB/5ms)
+  said by the script
+"""
+LACKING = b"""\t\t:: org.apache.spark#spark-avro_2.13;4.3.0: not found
+Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: org.apache.spark#spark-avro_2.13;4.3.0: not found]
+\tat org.apache.spark.util.MavenUtils$.resolve(MavenUtils.scala:1)
+"""
+FAILING = b"""Exception in thread "main" java.lang.RuntimeException: [download failed: org.x#y;1.0!y.jar]
+"""
+
+
+def passed(*pieces: bytes, has_ivy: bool = True) -> tuple[bytes, Watch]:
+    source, sink = os.pipe()
+    seen, shown = os.pipe()
+    watch = Watch(source, shown, has_ivy=has_ivy)
+    for piece in pieces:
+        os.write(sink, piece)
+    os.close(sink)
+    watch.join(300)
+    os.close(shown)
+    with os.fdopen(seen, "rb") as stream:
+        return stream.read(), watch
+
+
+def test_the_report_of_ivy_is_left_out_and_what_follows_is_shown() -> None:
+    shown, watch = passed(IVY[:7], IVY[7:150], IVY[150:], FOUND)
+    assert shown == b"  said by the script\n"
+    assert not watch.is_in_ivy and watch.unresolved is None
+    assert passed(IVY, FOUND, has_ivy=False)[0] == IVY + FOUND
+
+
+@pytest.mark.parametrize(
+    ("error", "artifact"),
+    [(LACKING, "org.apache.spark#spark-avro_2.13;4.3.0"), (FAILING, "org.x#y;1.0")],
+)
+def test_of_a_package_that_is_not_there_only_the_name_is_told(error: bytes, artifact: str) -> None:
+    shown, watch = passed(IVY, error)
+    assert (shown, watch.unresolved) == (b"", artifact)
+
+
 CALLER = "import os, signal, sys\nfrom cmsspark.submit.command import Command\nfrom cmsspark.submit.run_command import run\n"
 #: As started by nohup.
 NOHUP = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"

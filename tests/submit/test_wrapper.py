@@ -15,8 +15,8 @@ from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.own_jobs import JOBS
 from cmsspark.submit.arguments import _BY_NAME, SHARED
+from cmsspark.submit.cluster_checks import check_root
 from cmsspark.submit.explanation import uncompiled
-from cmsspark.submit.preflight import check_root
 from cmsspark.submit.wrapper import built_in, load_signature
 from tests.commands import LIGHT_JVM, RUN_SPARK, run_command
 
@@ -287,6 +287,31 @@ def test_kubernetes_without_an_image_is_78_before_any_jvm(
         conf = ("--conf", "spark.kubernetes.executor.container.image=x:1")
         run = run_spark(*words, *conf, *day, env=home, cwd=tmp_path)
         assert run.returncode == 78 and "no image for the driver" in run.stderr
+
+
+def test_kubernetes_without_a_folder_to_upload_to_is_78(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    words = ("dbs_eos", "--k8s", "--master", "k8s://https://127.0.0.1:1", "--date", "20260115")
+    conf = ("--conf", "spark.kubernetes.container.image=x:1", "--fout", str(tmp_path / "store"))
+    run = run_spark(*words, *conf, env=home, cwd=tmp_path)
+    assert run.returncode == 78, run.stderr
+    assert "--conf spark.kubernetes.file.upload.path=" in run.stderr
+    assert "Exception" not in run.stderr
+
+
+def test_kubernetes_that_does_not_answer_is_75_within_seconds(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    words = ("dbs_eos", "--k8s", "--master", "k8s://https://127.0.0.1:1", "--date", "20260115")
+    confs = ("container.image=x:1", f"file.upload.path=file://{tmp_path}")
+    options = [word for conf in confs for word in ("--conf", f"spark.kubernetes.{conf}")]
+    run = run_spark(*words, *options, "--fout", "hdfs:///x", env=home, cwd=tmp_path)
+    assert run.returncode == 75, run.stderr
+    assert run.stderr.startswith(
+        "run_spark: the API server of Kubernetes does not answer\n  where: https://127.0.0.1:1"
+    )
+    assert "Exception" not in run.stderr
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])

@@ -401,23 +401,47 @@ def test_in_client_mode_a_refusal_that_the_driver_did_not_name_is_told(
     assert run(says(UNKNOWN_QUEUE, mode="client", code=66), os.environ) == 66
 
 
-def test_a_script_whose_python_the_nodes_lack_ends_with_78(
-    capfd: pytest.CaptureFixture[str],
+#: What a task of a script says in Spark's log, what its logger marks of that, and what
+#: run_spark makes of it.
+LOST = {
+    'java.io.IOException: Cannot run program "/no/python": error=2, No such file or directory': (
+        'Cannot run program "/no/python": error=2, No such file or directory',
+        ("where: /no/python", "PYSPARK_PYTHON"),
+    ),
+    "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+    "  File \"job.py\", line 3, in f\nModuleNotFoundError: No module named 'numpy'\n\n\tat org.apache": (
+        "ModuleNotFoundError: No module named 'numpy'",
+        ("lacks the module numpy", "--env"),
+    ),
+    "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+    "pyspark.errors.PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; "
+    "however, it was not found.\n\tat org.apache": (
+        "[PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was not found.",
+        ("lacks PyArrow", "--env"),
+    ),
+}
+
+
+@pytest.mark.parametrize("error", LOST)
+def test_a_script_that_lacks_python_or_a_module_on_the_nodes_ends_with_78(
+    error: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its trace is on stdout, where nobody reads it: Spark's log has the marked line."""
-    line = (
-        'java.io.IOException: Cannot run program "/no/python": error=2, No such file or directory'
-    )
-    lost = f"@yarn_Lost task 0.0 in stage 0.0 (TID 0) (h executor 1): {line}"
+    marked, words = LOST[error]
+    lost = f"Lost task 0.0 in stage 0.0 (TID 0) (h executor 1): {error}"
     submitted = f"@yarn_Submitting application {ID}"
-    assert run(says(submitted, lost, mode="client", code=1), os.environ) == 78
+    line = f"@yarn_PythonException: {marked}"
+    assert run(says(submitted, line, mode="client", code=1), os.environ) == 78
     told = capfd.readouterr().err
-    assert "where: /no/python" in told and "PYSPARK_PYTHON" in told and "@yarn_" not in told
+    assert all(word in told for word in words) and "@yarn_" not in told
     # The logger tells it where run_spark asks for it, and nowhere else.
-    (rule,) = re.findall(r"lacking\.regex = (.*)", resource("etc/log4j2.properties").read_text())
+    text = resource("etc/log4j2.properties").read_text().replace("\\\n", "")
+    (rule,) = re.findall(r"lacking\.regex = (.*)", text)
     asked = dict(re.findall(r"-D(cmsspark\.yarn\.\S+?)=(\S+)", run_command._LOG_YARN))
     assert rule == "(?s)${sys:cmsspark.yarn.tasks:-(?!)}"
-    assert re.fullmatch(asked["cmsspark.yarn.tasks"], lost)
+    assert re.fullmatch(f"(?s){asked['cmsspark.yarn.tasks']}", lost)
+    (pattern,) = re.findall(r"PythonException: %replace\{%m\}\{(.*)\}\{\$1\$2\}%n", text)
+    assert re.sub(pattern.replace("\\\\", "\\"), r"\1\2", lost) == marked
 
 
 def test_the_jobs_own_code_is_kept_whatever_else_was_said(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -13,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.dashboard.dataset_tables import SAFE, Sums
-from cmsspark.apps.dashboard.segment import NULL, SUMS, Segment
+from cmsspark.apps.dashboard.segment import SET_TABLES, SUM_TABLES, SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection
-from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
+from cmsspark.apps.dashboard.snapshot import Snapshot, to_day
 from cmsspark.apps.dashboard.use import (
     MEASURES,
     OF_JOBS,
@@ -28,15 +25,16 @@ from cmsspark.apps.dashboard.use import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
-#: Datasets whose users are counted at once: a flag for each person and dataset.
-_BLOCK: Final = 1_024
+#: Sums by dataset: the values, and whether there are any; values of 64 bits, or
+#: Python's where sums may be larger.
+Sums = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
+#: The share of all datasets from which on all are counted: choosing takes longer.
+_MANY: Final = 0.25
 #: The tier of a site in SQL.
 SITE_TIER_SQL: Final = "split_part(site_name::VARCHAR, '_', 1)"
-#: Names of a condition that stand in it as constants.
-_FEW: Final = 500
 
 
 @dataclass(frozen=True)
@@ -167,71 +165,56 @@ def _sums_of_datasets(
     columns: Sequence[str],
     subset: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, Sums]:
-    """Sums of each dataset, of some or all: whole segments from arrays, days of cut
-    segments from files.
+    """Sums of each dataset, of some or all: whole segments from sums by dataset, days of
+    cut segments from their rows.
 
     Data tier and campaign of the selection follow from the name: the caller chooses by it.
     """
     inside, cut = snapshot.split(chosen.first, chosen.last)
-    filters = {
-        name: chosen.values(name) for name in ("stream", "site_tier") if chosen.values(name)
-    }
-    sums = snapshot.datasets.sums(inside, columns, filters, subset)
-    if not cut:
-        return sums
-    names = None if subset is None else [snapshot.datasets.names[code] for code in subset]
-    # The caller chooses the datasets by data tier and campaign.
-    where, parameters = chosen.only("stream", "site_tier").where(
-        {"stream": "stream", "site_tier": SITE_TIER_SQL}, days_too=False
+    chosen = chosen.only("stream", "site_tier")
+    filters = {"stream": "stream", "site_tier": SITE_TIER_SQL}
+    parts: list[str] = []
+    values: list[object] = []
+    if subset is not None and len(subset) > _MANY * len(snapshot.datasets.names):
+        subset = None
+    whole = "dataset_sums" if chosen.filters else "dataset_totals"
+    for table, segments in ((whole, inside), ("detail", cut)):
+        if segments:
+            is_whole = table == whole
+            where, parameters = chosen.where(
+                SUM_TABLES[whole][1:] if is_whole else filters, days_too=not is_whole
+            )
+            parts.append(
+                f"SELECT dataset, {', '.join(columns)} "
+                f"FROM {snapshot.rows(table, segments=segments)} WHERE {where}"
+            )
+            values += parameters
+            if subset is not None:
+                parts[-1] += " AND dataset IN (SELECT unnest(?::INTEGER[]))"
+                values.append(snapshot.datasets.numbers[subset].tolist())
+    sums: dict[str, Sums] = {}
+    cells = ", ".join(f"sum({name})::{snapshot.kinds[name]} AS {name}" for name in columns)
+    rows = (
+        snapshot.arrow(
+            f"SELECT dataset, {cells} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1", values
+        )
+        if parts
+        else None
     )
-    name_test, of_names = named(names)
-    rows = snapshot.arrow(
-        f"SELECT dataset_name, {', '.join(f'sum({name}) AS {name}' for name in columns)} "
-        "FROM read_parquet(?, union_by_name = true) "
-        f"WHERE day BETWEEN ? AND ? AND {where} AND {name_test} "
-        "GROUP BY 1",
-        [
-            [segment.file("detail") for segment in cut],
-            chosen.first,
-            chosen.last,
-            *parameters,
-            *of_names,
-        ],
-    )
-    positions = snapshot.datasets.positions
-    codes = np.array([positions[name] for name in rows["dataset_name"].to_pylist()], np.int64)
+    count = len(snapshot.datasets.names)
     for name in columns:
-        values, is_there = sums[name]
-        added = _integers(rows[name])
-        if values.dtype != object and any(
-            value is not None and value >= 1 << 62 for value in added
-        ):
-            values = values.astype(object)
-        values[codes] += np.array([value or 0 for value in added], values.dtype)
-        is_there[codes] |= np.array([value is not None for value in added], np.bool_)
-        sums[name] = values, is_there
+        is_wide = snapshot.kinds[name] != "BIGINT"
+        sums[name] = np.zeros(count, object if is_wide else np.int64), np.zeros(count, np.bool_)
+        if rows is not None:
+            codes = snapshot.datasets.codes[rows["dataset"].to_numpy()]
+            added = (
+                np.array([int(value or 0) for value in rows[name].to_pylist()], dtype=object)
+                if is_wide
+                else rows[name].fill_null(0).to_numpy()
+            )
+            sums[name][0][codes] = added
+            sums[name][1][codes] = rows[name].is_valid().to_numpy()
     return sums
-
-
-def _integers(column: pa.ChunkedArray) -> list[int | None]:
-    """Whole numbers, of 64 bits where they fit: those are made much faster."""
-    import pyarrow as pa
-
-    with suppress(pa.ArrowInvalid):
-        return list(column.cast(pa.int64()).to_pylist())
-    return [integer(value) for value in column.to_pylist()]
-
-
-def named(names: Sequence[str] | None) -> tuple[str, list[object]]:
-    """Return the condition that a dataset is one of some.
-
-    A few are constants, so that other parts of files are not read.
-    """
-    if names is None:
-        return "true", []
-    if len(names) <= _FEW:
-        return f"dataset_name IN ({', '.join('?' * len(names)) or 'NULL'})", list(names)
-    return "dataset_name IN (SELECT unnest(?::VARCHAR[]))", [list(names)]
 
 
 def users_of_datasets(
@@ -245,28 +228,10 @@ def users_of_datasets(
     def make() -> list[int | None]:
         if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
             return [None] * len(names)
-        inside, cut = snapshot.split(chosen.first, chosen.last)
-        codes = np.array([snapshot.datasets.positions[name] for name in names], np.int64)
-        filters: dict[str, Sequence[str]] = {"stream": chosen.streams_of_users}
-        if tiers := chosen.values("site_tier"):
-            filters["site_tier"] = tiers
-        segments = [snapshot.datasets.segments[number] for number in inside]
-        ids = [snapshot.user_tables["tier_users"][number].global_ids for number in inside]
-        is_wanted = [segment.wanted_pairs(filters) for segment in segments]
-        of_days = _users_of_days(snapshot, chosen, names, cut)
-        counts: list[int | None] = []
-        for first in range(0, len(codes), _BLOCK):
-            block = codes[first : first + _BLOCK]
-            # A flag for each person takes a tenth of np.unique's time.
-            flags = np.zeros((len(block), snapshot.pseudonyms), np.bool_)
-            for segment, global_ids, is_chosen in zip(segments, ids, is_wanted, strict=True):
-                rows, users = segment.users(segment.positions[block], is_chosen)
-                flags[rows, global_ids[users]] = True
-            for row, parts in enumerate(of_days[first : first + _BLOCK]):
-                for part in parts:
-                    flags[row, part] = True
-            counts += np.count_nonzero(flags, axis=1).tolist()
-        return counts
+        datasets = snapshot.datasets
+        codes = np.array([datasets.positions[name] for name in names], np.int64)
+        counts = _count_users(snapshot, chosen.only("stream", "site_tier"), codes)
+        return [int(count) for count in counts[codes]]
 
     return snapshot.cached(("users_of_datasets", chosen, tuple(names)), make)
 
@@ -291,32 +256,53 @@ def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
     return counts, is_there
 
 
-def _users_of_days(
-    snapshot: Snapshot, chosen: Selection, names: Sequence[str], cut: Sequence[Segment]
-) -> list[list[npt.NDArray[np.int64]]]:
-    """Return the users of each dataset on the days of segments that the period cuts: an
-    array for each segment.
+def _count_users(
+    snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the distinct users of each dataset by code, those of the given ones at least:
+    the sets of whole segments, and those of the days of cut ones.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in names]
-    value_set = pa.array(names, pa.string())
-    name_test, of_names = named(names)
-    where, parameters = chosen.only("stream", "site_tier").where_users(("stream", "site_tier"))
-    for segment in cut:
-        rows = snapshot.arrow(
-            f"SELECT dataset_name, user_id FROM read_parquet(?) WHERE {name_test} AND {where}",
-            [segment.file("dataset_users"), *of_names, *parameters],
+    inside, cut = snapshot.split(chosen.first, chosen.last)
+    width = max(snapshot.widths, default=1)
+    # Streams of accesses are all that some tables have.
+    streams = chosen.values("stream")
+    columns = {name for name, _ in chosen.filters}
+    whole = next(
+        name for name, keys in SET_TABLES.items() if keys[0] == "dataset" and columns <= {*keys}
+    )
+    parts: list[str] = []
+    values: list[object] = []
+    if inside:
+        where, parameters = (
+            chosen.where_users(("site_tier",), days_too=False)
+            if streams
+            else chosen.where(SET_TABLES[whole][1:], days_too=False)
         )
-        number = snapshot.segments.index(segment)
-        ids = snapshot.user_tables["tier_users"][number].global_ids[rows["user_id"].to_numpy()]
-        groups = pc.index_in(rows["dataset_name"], value_set=value_set).to_numpy()
-        order = np.argsort(groups, kind="stable")
-        bounds = np.searchsorted(groups[order], np.arange(len(names) + 1))
-        for position in range(len(names)):
-            parts[position].append(ids[order[bounds[position] : bounds[position + 1]]])
-    return parts
+        rows = snapshot.rows(whole, segments=inside)
+        parts.append(f"SELECT dataset, users FROM {rows} WHERE {where}")
+        values += parameters
+    if cut:
+        where, parameters = chosen.where_users(("site_tier",))
+        rows = snapshot.rows("people", segments=cut)
+        parts.append(
+            f"SELECT dataset, bitstring_agg(person, 0, {width - 1}) AS users "
+            f"FROM {rows} WHERE {where} GROUP BY 1"
+        )
+        values += parameters
+    chosen_only = ""
+    # Most pages count those of the few datasets that they show.
+    if len(codes) <= _MANY * len(snapshot.datasets.names):
+        chosen_only = "WHERE dataset IN (SELECT unnest(?::INTEGER[]))"
+        values.append(snapshot.datasets.numbers[codes].tolist())
+    counts = np.zeros(len(snapshot.datasets.names), np.int64)
+    if parts:
+        rows = snapshot.arrow(
+            "SELECT dataset, bit_count(bit_or(users)) AS users "
+            f"FROM ({' UNION ALL '.join(parts)}) {chosen_only} GROUP BY 1",
+            values,
+        )
+        counts[snapshot.datasets.codes[rows["dataset"].to_numpy()]] = rows["users"].to_numpy()
+    return counts
 
 
 def concentration(ranking: DatasetRanking) -> list[tuple[int, int, float]]:
@@ -334,8 +320,6 @@ def concentration(ranking: DatasetRanking) -> list[tuple[int, int, float]]:
 
 
 # The use of one dataset: over time, by site, by application; and when it was read last.
-
-_TEXTS: Final = ("stream", "site_name", "app")
 
 
 @dataclass(frozen=True)
@@ -364,131 +348,33 @@ def load_use(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
 
 
 def _load_use(snapshot: Snapshot, chosen: Selection, name: str) -> DatasetUse:
-    # Two files of each segment are decoded, side by side.
-    with ThreadPoolExecutor(1) as pool:
-        people = pool.submit(_users, snapshot, chosen, name)
-        rows = _rows(snapshot, chosen, name, "detail", ("day", *_TEXTS, *SUMS))
-        users, everyone = people.result()
-    last = last_access(snapshot, name)
-    if not rows:
-        return DatasetUse((None,) * len(SUMS), [], [], [], users, everyone, last)
-    table = _together([part for _, part in rows])
-    (streams, of_streams), (sites, of_sites), (apps, of_apps) = (
-        _coded(table[name]) for name in _TEXTS
+    number = snapshot.datasets.number(name)
+    where, parameters = chosen.where(("stream",))
+    sums = ", ".join(f"sum({column})" for column in SUMS)
+    step = f"date_trunc('{chosen.step}', day)::DATE"
+    # The rows are read once for all groups.
+    rows = snapshot.query(
+        f"SELECT grouping(step, site_name, app), step, stream, site_name, app, {sums} "
+        f"FROM (SELECT *, {step} AS step FROM {snapshot.rows('detail', chosen.first, chosen.last)} "
+        f"WHERE dataset = ? AND {where}) "
+        "GROUP BY GROUPING SETS ((step, stream), (site_name), (app), ())",
+        [number, *parameters],
     )
-    values = [_values(table[name]) for name in SUMS]
-    buckets = chosen.buckets()
-    starts = np.array([day_number(day) for day in buckets], np.int32)
-    at = np.searchsorted(starts, table["day"].cast("int32").to_numpy(), side="right") - 1
-    ((_, *totals),) = _sums_by(np.zeros(len(at), np.uint8), values)
-    count = len(streams)
-    by_day = [
-        (buckets[key // count], streams[key % count], *sums)
-        for key, *sums in _sums_by(at * count + of_streams, values)
-    ]
-    by_site = sorted(
-        ((sites[key], *sums) for key, *sums in _sums_by(of_sites, values)), key=_largest
+    groups: dict[int, list[tuple[Any, ...]]] = {}
+    for mark, step_day, stream, site, app, *values in rows:
+        keys = {0b011: (step_day, stream), 0b101: (site,), 0b110: (app,), 0b111: ()}[mark]
+        groups.setdefault(mark, []).append((*keys, *map(integer, values)))
+    (totals,) = groups[0b111]
+    users, everyone = _users(snapshot, chosen, number)
+    return DatasetUse(
+        totals,
+        sorted(groups.get(0b011, [])),
+        sorted(groups.get(0b101, []), key=_largest),
+        sorted(groups.get(0b110, []), key=_largest),
+        users,
+        everyone,
+        last_access(snapshot, name),
     )
-    by_app = sorted(((apps[key], *sums) for key, *sums in _sums_by(of_apps, values)), key=_largest)
-    return DatasetUse(tuple(totals), sorted(by_day), by_site, by_app, users, everyone, last)
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[list[str], npt.NDArray[Any]]:
-    """Return the names of a column whose chunks have the same dictionary, and the
-    number of each row's name.
-    """
-    combined = column.combine_chunks()
-    return combined.dictionary.to_pylist(), combined.indices.to_numpy()
-
-
-def _values(column: pa.ChunkedArray) -> Sums:
-    """Return a column's values, 0 for null, and which are there; Python's numbers where
-    sums pass 64 bits.
-    """
-    import pyarrow.compute as pc
-
-    is_there = pc.is_valid(column).to_numpy()
-    if (pc.sum(column.cast("float64", safe=False)).as_py() or 0) >= SAFE:
-        return np.array([int(value or 0) for value in column.to_pylist()], dtype=object), is_there
-    return pc.fill_null(column, 0).to_numpy(), is_there
-
-
-def _sums_by(keys: npt.NDArray[Any], values: Sequence[Sums]) -> list[tuple[Any, ...]]:
-    """(key, sums …) of each key of some rows; None where no row of it has a value.
-    ``keys``: one for each row.
-    """
-    # Short numbers are sorted in one pass.
-    short = keys.astype(np.min_scalar_type(int(keys.max())))
-    order = np.argsort(short, kind="stable")
-    ordered = short[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    columns: list[list[Any]] = [ordered[starts].tolist()]
-    for column, is_there in values:
-        sums = np.add.reduceat(column[order], starts).tolist()
-        has_any = np.logical_or.reduceat(is_there[order], starts)
-        columns.append(
-            [value if any_there else None for value, any_there in zip(sums, has_any, strict=True)]
-        )
-    return list(zip(*columns, strict=True))
-
-
-def _rows(
-    snapshot: Snapshot, chosen: Selection, name: str, file: str, columns: Sequence[str]
-) -> list[tuple[int, pa.Table]]:
-    """(number of a segment, its rows of the dataset in the selection's days and
-    stream), of segments that have any.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    code = snapshot.datasets.positions.get(name)
-    if code is None:
-        return []
-    streams = chosen.streams_of_users if file == "dataset_users" else None
-    if streams is None:
-        streams = chosen.values("stream") or None
-    tables = []
-    for number, stored in enumerate(snapshot.segments):
-        segment = snapshot.datasets.segments[number]
-        position = int(segment.positions[code])
-        if position < 0 or stored.days[0] > chosen.last or stored.days[-1] < chosen.first:
-            continue
-        rows = segment.lookups[file].rows(position, name, columns)
-        if stored.days[0] < chosen.first or stored.days[-1] > chosen.last:
-            first, last = pa.scalar(chosen.first), pa.scalar(chosen.last)
-            rows = rows.filter(
-                pc.and_(pc.greater_equal(rows["day"], first), pc.less_equal(rows["day"], last))
-            )
-        if streams is not None:
-            rows = rows.filter(
-                pc.is_in(
-                    rows["stream"].cast(pa.string()), value_set=pa.array(streams, pa.string())
-                )
-            )
-        if rows.num_rows:
-            tables.append((number, rows))
-    return tables
-
-
-def _together(parts: list[pa.Table]) -> pa.Table:
-    """Rows of several segments, whose sums may be wider in some; each column of texts
-    has one dictionary.
-    """
-    import pyarrow as pa
-
-    wide = {
-        name
-        for part in parts
-        for name in SUMS
-        if pa.types.is_decimal(part.schema.field(name).type)
-    }
-    schema = pa.schema(
-        [
-            pa.field(field.name, pa.decimal128(38, 0) if field.name in wide else field.type)
-            for field in parts[0].schema
-        ]
-    )
-    return pa.concat_tables([part.cast(schema) for part in parts]).unify_dictionaries()
 
 
 def last_access(snapshot: Snapshot, name: str) -> date | None:
@@ -496,58 +382,43 @@ def last_access(snapshot: Snapshot, name: str) -> date | None:
     where it was on none.
     """
     code = snapshot.datasets.positions.get(name)
-    day = NULL if code is None else snapshot.datasets.last_days[code]
-    return None if day == NULL else to_day(day)
+    day = -1 if code is None else snapshot.datasets.last_days[code]
+    return None if day < 0 else to_day(day)
 
 
 def last_at_sites(snapshot: Snapshot, name: str) -> dict[str, date]:
     """Return the last stored day on which an access or a job read the dataset at each site."""
 
     def make() -> dict[str, date]:
-        every = Selection(snapshot.days[0], snapshot.days[-1])
-        last: dict[str, date] = {}
-        for _, rows in _rows(
-            snapshot, every, name, "detail", ("day", "site_name", "nacc", "job_count")
-        ):
-            # Decimals, which larger sums are, do not compare with integers.
-            nacc, jobs = (
-                pc.fill_null(rows[column].cast("float64", safe=False), 0)
-                for column in ("nacc", "job_count")
-            )
-            read = rows.filter(pc.or_(pc.greater(nacc, 0), pc.greater(jobs, 0)))
-            for site, day in zip(
-                read["site_name"].to_pylist(), read["day"].to_pylist(), strict=True
-            ):
-                last[site] = max(day, last.get(site, day))
-        return last
-
-    import pyarrow.compute as pc
+        rows = snapshot.query(
+            f"SELECT site_name, max(day) FROM {snapshot.rows('detail')} "
+            "WHERE dataset = ? AND (nacc > 0 OR job_count > 0) GROUP BY 1",
+            [snapshot.datasets.number(name)],
+        )
+        return dict(rows)
 
     return snapshot.cached(("last_at_sites", name), make)
 
 
 def _users(
-    snapshot: Snapshot, chosen: Selection, name: str
+    snapshot: Snapshot, chosen: Selection, number: int
 ) -> tuple[list[int | None], int | None]:
     """Return the distinct users of each step of the period, and of all of it."""
+    where, parameters = chosen.where_users(())
+    rows = snapshot.query(
+        f"SELECT date_trunc('{chosen.step}', day)::DATE AS step, count(DISTINCT person) "
+        f"FROM {snapshot.rows('people', chosen.first, chosen.last)} "
+        f"WHERE dataset = ? AND {where} GROUP BY GROUPING SETS ((step), ())",
+        [number, *parameters],
+    )
+    counts = dict(rows)
     buckets = chosen.buckets()
-    starts = np.array([day_number(day) for day in buckets], np.int32)
-    # A person in a step is one number.
-    cells = [np.zeros(0, np.int64)]
-    for number, rows in _rows(
-        snapshot, chosen, name, "dataset_users", ("day", "stream", "user_id")
-    ):
-        ids = snapshot.user_tables["tier_users"][number].global_ids[rows["user_id"].to_numpy()]
-        at = np.searchsorted(starts, rows["day"].cast("int32").to_numpy(), side="right") - 1
-        cells.append(np.unique(at.astype(np.int64) * snapshot.pseudonyms + ids))
-    both = np.unique(np.concatenate(cells))
-    per_step = np.bincount(both // max(1, snapshot.pseudonyms), minlength=len(buckets))
-    is_mixed = mixed_steps(snapshot, chosen, buckets)
-    counts = [
-        None if mixed else int(count) for mixed, count in zip(is_mixed, per_step, strict=True)
+    per_step = [
+        None if mixed else counts.get(day, 0)
+        for mixed, day in zip(mixed_steps(snapshot, chosen, buckets), buckets, strict=True)
     ]
     has_two_keys = len(snapshot.find_keys(chosen.first, chosen.last)) > 1
-    return counts, None if has_two_keys else len(np.unique(both % max(1, snapshot.pseudonyms)))
+    return per_step, None if has_two_keys else counts[None]
 
 
 def series_by_stream(snapshot: Snapshot, result: DatasetUse, chosen: Selection) -> Series:

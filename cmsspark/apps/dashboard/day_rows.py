@@ -36,16 +36,19 @@ Rows = dict[str, npt.NDArray[Any]]
 
 
 class Names:
-    """The numbers of all names of a segment, in the order of their arrival."""
+    """The numbers of names in the order of their arrival. ``datasets`` and ``people`` have
+    numbers already.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, datasets: Sequence[str] = (), people: Sequence[str] = ()) -> None:
         self._codes: dict[str, dict[str, int]] = {
             name: {} for name in (*_NAMED, "site_tier", "data_tier", "campaign")
         }
         self._derived_codes: dict[str, list[int]] = {
             name: [] for names in DERIVATIONS.values() for name in names
         }
-        self._orders: dict[str, tuple[Codes, Codes]] = {}
+        self.codes("dataset_name", datasets)
+        self.codes("user", people)
 
     def codes(self, column: str, texts: Sequence[str]) -> Codes:
         """Return the number of each text."""
@@ -67,19 +70,6 @@ class Names:
     def texts(self, column: str) -> list[str]:
         """Return the names of a column by number."""
         return list(self._codes[column])
-
-    def order(self, column: str) -> tuple[Codes, Codes]:
-        """Return the numbers of a column in the order of their names, and for each
-        number its place in this order.
-        """
-        order, positions = self._orders.get(column, (np.zeros(0, np.int32),) * 2)
-        if len(order) != len(self._codes[column]):
-            texts = self.texts(column)
-            order = np.array(sorted(range(len(texts)), key=texts.__getitem__), np.int32)
-            positions = np.empty_like(order)
-            positions[order] = np.arange(len(order), dtype=np.int32)
-            self._orders[column] = order, positions
-        return order, positions
 
 
 @dataclass(frozen=True)
@@ -214,50 +204,44 @@ class _Part:
 
 
 class SortedParts:
-    """Rows with keys, which are codes of names."""
+    """Rows by key, which is the number of a name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._parts: list[_Part] = []
 
     def add(self, keys: Codes, columns: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Add a part; its rows are in the order of the names of its keys."""
+        """Add a part, whose rows are in the order of the keys."""
         starts = np.flatnonzero(find_starts(keys)) if len(keys) else np.zeros(0, np.int64)
         with open(self._path, "ab") as file:
             stored = {name: _store(file, column) for name, column in columns.items()}
         self._parts.append(_Part(keys[starts], np.append(starts, len(keys)), stored))
 
-    @property
-    def rows(self) -> int:
-        """The number of all rows."""
-        return sum(int(part.starts[-1]) for part in self._parts)
+    def batches(self, key_count: int) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Return all rows sorted by key, those of a key by part. Keys are less than
+        ``key_count``.
 
-    def batches(self, order: Codes) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Return all rows sorted by key, those of a key by part. ``order``: the keys in
-        the order of their names.
-
-        The columns of a batch are those of the parts, ``place``, the key's position in
-        ``order``, and ``part``. A key is in one batch.
+        The columns of a batch are those of the parts, ``place``, the key, and ``part``. A
+        key is in one batch.
         """
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.arange(len(order))
-        counts = np.zeros(len(order), np.int64)
+        counts = np.zeros(key_count, np.int64)
         for part in self._parts:
             counts[part.keys] += np.diff(part.starts)
-        batch = np.cumsum(counts[order]) // _BATCH
-        # Without rows there is one batch, whose columns make an empty file.
+        batch = np.cumsum(counts) // _BATCH
+        # Without rows there is one batch, whose columns make an empty table.
         firsts = np.flatnonzero(find_starts(batch)).tolist() or [0]
-        for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
-            yield self._batch(ranks, first, end)
+        for first, end in zip(firsts, [*firsts[1:], key_count], strict=True):
+            yield self._batch(first, end)
 
-    def _batch(self, ranks: Codes, first: int, end: int) -> dict[str, npt.NDArray[Any]]:
+    def _batch(self, first: int, end: int) -> dict[str, npt.NDArray[Any]]:
         bounds, own_places = [], []
         for part in self._parts:
-            part_ranks = ranks[part.keys]
-            begin, stop = np.searchsorted(part_ranks, (first, end))
+            begin, stop = np.searchsorted(part.keys, (first, end))
             bounds.append((part.starts[begin], part.starts[stop]))
             own_places.append(
-                np.repeat(part_ranks[begin:stop], np.diff(part.starts[begin : stop + 1]))
+                np.repeat(
+                    part.keys[begin:stop].astype(np.int64), np.diff(part.starts[begin : stop + 1])
+                )
             )
         joined_ranks = np.concatenate(own_places)
         # Numbers are sorted faster than positions by them, and parts in order are only merged.

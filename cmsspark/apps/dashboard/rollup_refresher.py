@@ -13,11 +13,11 @@ from pathlib import Path
 from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard import snapshot as snapshots
 from cmsspark.apps.dashboard.rollups import AGAIN_S, Rollups, RollupState
-from cmsspark.apps.dashboard.segment import find_exhaustion
+from cmsspark.apps.dashboard.segment import reading_rollups
 from cmsspark.apps.dashboard.segment_build import RollupProcess
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.base import dates
-from cmsspark.base.errors import DataError, NotReady, OutputError, as_ours
+from cmsspark.base.errors import NotReady, OutputError, as_ours
 from cmsspark.base.memory import trim
 from cmsspark.base.periods import spans
 from cmsspark.store.query.database import Database
@@ -194,17 +194,13 @@ class RollupRefresher:
             )
 
     def _load(self, state: RollupState) -> None:
-        import duckdb
-        import pyarrow as pa
-
         self._progress(f"loading {len(state.runs):,} days")
         try:
-            self._snapshot = snapshots.load(state)
-        except (duckdb.Error, pa.ArrowException, DataError, OSError) as error:
+            with reading_rollups():
+                self._snapshot = snapshots.load(state)
+        except NotReady:
             self._rollups.forget()
-            if exhausted := find_exhaustion(error):
-                raise exhausted from error
-            raise NotReady("files of the rollups are gone", found=str(error)[:200]) from None
+            raise
 
     def _run(self) -> None:
         while not self._is_over.is_set():

@@ -2,9 +2,9 @@
 missing, removing old ones.
 
 A month that is over is one segment; each day of the newest month is a segment of its
-own, so a new day builds only itself. The name of a segment's folder has a digest of its
-days and their runs: a day that was run again is another segment, and one that is
-damaged or of another version is built anew.
+own, so a new day builds only itself. The name of a segment has a digest of its days, their
+runs and the list of names, and one of its content: a day that was run again is another
+segment, and one that is damaged or of another version is built anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -24,15 +23,15 @@ from typing import Final
 
 from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard.segment import (
-    FILES,
+    STREAMS_OF_PEOPLE,
     TABLE,
     VERSION,
     Segment,
-    SegmentIndex,
     file_digest,
     find_exhaustion,
     is_held,
-    read_index,
+    locked_names,
+    read_names,
 )
 from cmsspark.apps.dashboard.segment_build import BuilderEnded
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing
@@ -42,6 +41,7 @@ from cmsspark.store.query.database import Database
 from cmsspark.store.query.stored_parts import StoredInterval
 
 _DIGEST: Final = 16
+_SUFFIX: Final = ".duckdb"
 #: Seconds until a day that could not be read, and a disk that was full, is tried again.
 AGAIN_S: Final = 60.0
 #: Errors whose reason is the day that is read.
@@ -64,11 +64,7 @@ class RollupState:
     @cached_property
     def runs(self) -> dict[date, str]:
         """The run of each day that the rollups hold."""
-        return {
-            date.fromisoformat(day): run
-            for segment in self.segments
-            for day, run in segment.index.runs.items()
-        }
+        return {day: run for segment in self.segments for day, run in segment.runs.items()}
 
 
 @dataclass(frozen=True)
@@ -99,8 +95,8 @@ def _stat(entry: StoredInterval) -> tuple[tuple[int, ...], ...]:
     return tuple(states)
 
 
-#: Builds the segment of some stored days of a store in a folder.
-Build = Callable[[Sequence[StoredInterval], str, Path], SegmentIndex]
+#: Builds the segment of some stored days in a folder, with a name; returns its file.
+Build = Callable[[Sequence[StoredInterval], Path, str], Path]
 
 
 class Rollups:
@@ -120,6 +116,7 @@ class Rollups:
         self.store = store = str(Path(local_path(database.fout)).resolve())
         self.folder = cache / "dashboard" / hashlib.sha256(store.encode()).hexdigest()[:_DIGEST]
         self._log = log
+        self._names_id = ""
         self._verified: set[str] = set()
         #: Days that could not be read: they are not tried at every refresh.
         self._unreadable: dict[date, _Unreadable] = {}
@@ -132,6 +129,14 @@ class Rollups:
         (73) where the cache cannot be written.
         """
         stored = self.stored()
+        try:
+            names = read_names(self.folder)
+            if names is None:
+                with locked_names(self.folder) as names:
+                    pass
+            self._names_id = names.id
+        except OSError as error:
+            raise find_exhaustion(error) or segment_build.unwritten(error, self.folder) from error
         self._try_again(stored)
         faults = self.find_faults(stored)
         days = {day: entry for day, entry in stored.items() if day not in faults}
@@ -143,10 +148,7 @@ class Rollups:
             name: [days[day] for day in members]
             for name, members in plan_segments(sorted(days)).items()
         }
-        segments = {
-            name: self._existing(self._name_folder(name, members), members)
-            for name, members in groups.items()
-        }
+        segments = {name: self._existing(name, members) for name, members in groups.items()}
         missing = [name for name, segment in segments.items() if segment is None]
 
         def state(pending: frozenset[date] = frozenset()) -> RollupState:
@@ -188,12 +190,14 @@ class Rollups:
 
     def remove_old(self, state: RollupState) -> None:
         """Remove segments that no server on this host uses, and what killed builds left."""
-        used = {segment.folder.name for segment in state.segments}
+        used = {segment.path for segment in state.segments}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            is_build = path.name.startswith(".building-")
-            is_removed = _is_old(path) if is_build else not path.name.startswith(".")
-            if path.name not in used and is_removed and not is_held(path):
-                shutil.rmtree(path, ignore_errors=True)
+            if path.name.startswith(".building-"):
+                if _is_old(path):
+                    shutil.rmtree(path, ignore_errors=True)
+                    path.unlink(missing_ok=True)
+            elif path.suffix == _SUFFIX and path not in used and not is_held(path):
+                path.unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Check the files of every segment again at the next refresh, as one of them
@@ -209,7 +213,7 @@ class Rollups:
         """
         self._verified.clear()
         try:
-            return all(self._is_intact(segment.folder, segment.index) for segment in segments)
+            return all(self._is_intact(segment.path) for segment in segments)
         except OSError as error:
             if exhausted := find_exhaustion(error):
                 raise exhausted from error
@@ -220,11 +224,12 @@ class Rollups:
         intervals = self._database.stored(TABLE)
         return {entry.interval: entry for entry in intervals if isinstance(entry.interval, date)}
 
-    def _name_folder(self, name: str, days: Sequence[StoredInterval]) -> Path:
-        """Return the folder of a segment, whose name has a digest of its days and runs."""
+    def _stem(self, name: str, days: Sequence[StoredInterval]) -> str:
+        """Return the name of a segment with a digest of its days, runs and list of names."""
         # Servers of two versions of this package may use one cache.
-        runs = json.dumps([VERSION, [[str(entry.interval), entry.run] for entry in days]])
-        return self.folder / f"{name}.{hashlib.sha256(runs.encode()).hexdigest()[:_DIGEST]}"
+        runs = [[str(entry.interval), entry.run] for entry in days]
+        text = json.dumps([VERSION, STREAMS_OF_PEOPLE, self._names_id, runs])
+        return f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]}"
 
     def _segment(
         self, name: str, days: list[StoredInterval], faults: dict[date, str]
@@ -232,12 +237,11 @@ class Rollups:
         """Build a segment, or return it where it is there; without the days that cannot be read."""
         if not days:
             return None
-        folder = self._name_folder(name, days)
-        if segment := self._existing(folder, days):
+        if segment := self._existing(name, days):
             return segment
         self._log(f"rollups of {name}: {pluralize(len(days), 'day')}")
         try:
-            index = self._build_twice(days, folder)
+            path = self._build_twice(days, name)
         except _OF_DAY as error:
             # One day must not cost the others: find it, leave it out.
             if len(days) == 1:
@@ -247,16 +251,16 @@ class Rollups:
             if len(readable) == len(days):
                 raise
             return self._segment(name, readable, faults)
-        self._verified.add(folder.name)
-        return Segment(folder, index)
+        self._verified.add(path.name)
+        return _segment_of(path, days)
 
-    def _build_twice(self, days: list[StoredInterval], folder: Path) -> SegmentIndex:
+    def _build_twice(self, days: list[StoredInterval], name: str) -> Path:
         """Build a segment, a second time if somebody ended the process that builds it."""
         try:
-            return self._build(days, self.store, folder)
+            return self._build(days, self.folder, self._stem(name, days))
         except BuilderEnded as error:
             self._log(f"the rollups are built again: {_text(error)}")
-            return self._build(days, self.store, folder)
+            return self._build(days, self.folder, self._stem(name, days))
 
     def _readable(
         self, days: list[StoredInterval], faults: dict[date, str]
@@ -264,14 +268,11 @@ class Rollups:
         """Return the days that can be read; the others get their faults."""
         readable = []
         for entry in days:
-            scratch = self.folder / f".building-{entry.interval}-check"
             try:
-                self._build_twice([entry], scratch)
+                self._build_twice([entry], f"{entry.interval}")
                 readable.append(entry)
             except _OF_DAY as error:
                 self._leave_out(entry, error, faults)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
         return readable
 
     def _leave_out(
@@ -281,45 +282,30 @@ class Rollups:
         self._unreadable[entry.first_day] = unreadable
         faults[entry.first_day] = unreadable.reason
 
-    def _existing(self, folder: Path, days: Sequence[StoredInterval]) -> Segment | None:
-        """Return the segment in a folder, or None where it is not there, damaged, or of
-        another version.
-        """
-        if not folder.is_dir():
-            return None
-        try:
-            index = read_index(folder)
-            is_whole = index.version == VERSION
-            is_whole = is_whole and index.runs == {
-                str(entry.interval): entry.run for entry in days
-            }
-            is_whole = is_whole and index.files.keys() == FILES
-            is_whole = is_whole and self._is_intact(folder, index)
-        except (OSError, ValueError) as error:
-            if exhausted := find_exhaustion(error):
-                raise exhausted from error
-            is_whole = False
-        if is_whole:
-            return Segment(folder, index)
-        self._log(
-            f"rollups in {folder.name} are damaged or of another version, and are built anew"
-        )
-        shutil.rmtree(folder, ignore_errors=True)
+    def _existing(self, name: str, days: Sequence[StoredInterval]) -> Segment | None:
+        """Return the segment of some days, or None where it is not there or damaged."""
+        for path in sorted(self.folder.glob(f"{self._stem(name, days)}.*{_SUFFIX}")):
+            try:
+                if self._is_intact(path):
+                    return _segment_of(path, days)
+            except OSError as error:
+                if exhausted := find_exhaustion(error):
+                    raise exhausted from error
+            self._log(f"rollups in {path.name} are damaged, and are built anew")
+            path.unlink(missing_ok=True)
         return None
 
-    def _is_intact(self, folder: Path, index: SegmentIndex) -> bool:
-        """Return whether the files have their sizes and, when they are first used, their digests."""
-        if any((folder / name).stat().st_size != size for name, (size, _) in index.files.items()):
-            return False
-        if folder.name in self._verified:
-            return True
-        with ThreadPoolExecutor(2) as pool:
-            digests = pool.map(file_digest, [folder / name for name in index.files])
-            expected = [digest for _, digest in index.files.values()]
-            is_same = list(digests) == expected
-        if is_same:
-            self._verified.add(folder.name)
+    def _is_intact(self, path: Path) -> bool:
+        """Return whether a file has the digest of its name, when it is first used."""
+        if path.name in self._verified:
+            return path.is_file()
+        if is_same := file_digest(path) == path.name.split(".")[-2]:
+            self._verified.add(path.name)
         return is_same
+
+
+def _segment_of(path: Path, days: Sequence[StoredInterval]) -> Segment:
+    return Segment(path, {entry.first_day: entry.run for entry in days})
 
 
 def plan_segments(days: Sequence[date]) -> dict[str, list[date]]:

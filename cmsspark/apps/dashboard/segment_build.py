@@ -1,8 +1,8 @@
 """Builds one segment of the rollups from the stored partials of some days.
 
-Names are numbers until rows are written. A day is read once and reduced to what each
-file needs of it. Files by day are complete then; those by dataset or site need all
-days, which meet in :mod:`sorted_parts`: memory does not grow with the rows of a month.
+A day is read once and reduced to its sums and its people, by numbers of names. These are
+sorted by dataset over all days in :mod:`day_rows`, so memory does not grow with the rows
+of a month, and written in that order. DuckDB makes the other tables of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,17 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.apps.dashboard import segment
-from cmsspark.apps.dashboard.day_rows import DERIVATIONS, Names, Rows, SortedParts, read_day
+from cmsspark.apps.dashboard.day_rows import Names, Rows, SortedParts, read_day
 from cmsspark.apps.dashboard.query_process import NO_MEMORY, Child, answered, how_ended
 from cmsspark.apps.dashboard.segment import (
-    BIT_FILES,
-    NULL,
-    SUM_FILES,
+    SET_TABLES,
+    STREAMS_OF_PEOPLE,
+    SUM_TABLES,
     SUMS,
-    About,
+    NameList,
     ResourceExhausted,
-    SegmentIndex,
-    write_mapped,
+    find_exhaustion,
 )
 from cmsspark.base.errors import NotReady, OutputError
 from cmsspark.base.memory import share_freed
@@ -40,162 +39,15 @@ from cmsspark.counting.packing import Codes, distinct, find_starts, pack
 from cmsspark.store.query.stored_parts import StoredInterval
 
 if TYPE_CHECKING:
+    import duckdb
     import pyarrow as pa
 
-
-# Writes the Parquet files of a segment: rows of numbers become rows of names.
-
-#: Columns of few values, beside those of names.
-_CODED: Final = ("day", "last_day", "nacc", "remote_nacc", "remote_known_nacc", "job_count")
+#: Rows of a group: a few groups are read for a dataset or site.
 _ROW_GROUP: Final = 30_720
-#: Rows of a group of the files in which pages look up single datasets: a few groups are
-#: read for each.
-_LOOKUP_GROUP: Final = 10_240
-#: Files of up to so many rows, which days of the newest month have, get small groups:
-#: there are many such files, and a page reads a group of each. What the server keeps of
-#: each group would be too much for those of whole months.
-_SMALL_ROWS, _SMALL_GROUP = 400_000, 2_048
-#: Texts of a dictionary that every row group may have as it is.
-_SHORT: Final = 512
-#: A quarter larger than with zstd, and read in two thirds of the time.
-_LOOKUP_COMPRESSION: Final = "lz4_raw"
-
-
-class SegmentWriter:
-    """Writes files of a folder. ``totals``: sums of the additive columns, which decide
-    their types.
-    """
-
-    def __init__(self, folder: Path, names: Names, totals: Mapping[str, int]) -> None:
-        import pyarrow as pa
-
-        self._folder = folder
-        columns = ("stream", "site_name", "app", "site_tier", "data_tier", "campaign")
-        self._names = names
-        self.texts = {name: pa.array(names.texts(name), pa.string()) for name in columns}
-        #: Of datasets rows have the place in the order of names.
-        self.texts["dataset_name"] = pa.array(sorted(names.texts("dataset_name")), pa.string())
-        self._kinds = {
-            # Files have no larger integers.
-            name: pa.int64() if totals[name] < 1 << 63 else pa.decimal128(38, 0)
-            for name in SUMS
-        }
-
-    def write(
-        self,
-        name: str,
-        batches: Iterable[Mapping[str, Any]],
-        group: int = _ROW_GROUP,
-        codec: str = "zstd",
-    ) -> None:
-        """Write a file from batches of rows with the same columns."""
-        import pyarrow.parquet as pq
-
-        writer = None
-        for rows in batches:
-            count = len(next(iter(rows.values())))
-            for begin in range(0, max(1, count), group):
-                table = self._table(
-                    {column: values[begin : begin + group] for column, values in rows.items()}
-                )
-                if writer is None:
-                    coded = [
-                        column for column in table.column_names if column in (*self.texts, *_CODED)
-                    ]
-                    path = self._folder / f"{name}.parquet"
-                    writer = pq.ParquetWriter(
-                        path,
-                        table.schema,
-                        compression=codec,
-                        use_dictionary=coded,
-                        store_schema=False,
-                    )
-                writer.write_table(table, row_group_size=group)
-        if writer is not None:
-            writer.close()
-
-    def write_lookup(
-        self, name: str, batches: Iterable[Mapping[str, Any]], count: int
-    ) -> list[tuple[int, int]]:
-        """Write a file of ``count`` rows that is sorted by dataset. Return the first
-        and last dataset of each group.
-        """
-        group = _SMALL_GROUP if count <= _SMALL_ROWS else _LOOKUP_GROUP
-        bounds: list[tuple[int, int]] = []
-
-        def noted() -> Iterable[Mapping[str, Any]]:
-            for rows in batches:
-                datasets = rows["dataset_name"]
-                lasts = [*range(group - 1, len(datasets), group), len(datasets) - 1]
-                bounds.extend(
-                    (int(datasets[n - n % group]), int(datasets[n]))
-                    for n in dict.fromkeys(lasts)
-                    if n >= 0
-                )
-                yield rows
-
-        self.write(name, noted(), group, _LOOKUP_COMPRESSION)
-        return bounds
-
-    def write_mapped(self, name: str, columns: Mapping[str, Any], **about: Any) -> None:
-        """Write an Arrow file; ``about``: fields of :class:`About` beside the names."""
-        streams, tiers = (sorted(self._names.texts(column)) for column in ("stream", "site_tier"))
-        write_mapped(self._folder / name, columns, About(streams, tiers, **about))
-
-    def with_nulls(self, rows: Mapping[str, Any], name: str) -> Any:
-        """Return an additive column with ``NULL`` where it is null, in 32 bits where
-        these are enough.
-        """
-        values = np.where(rows["has"] >> SUMS.index(name) & 1, rows[name], NULL)
-        kind = self._kinds[name]
-        if values.dtype == object:
-            return _numbers(values, np.zeros(len(values), np.bool_), kind)
-        return values.astype(np.int32) if values.max(initial=0) < 1 << 31 else values
-
-    def _table(self, rows: Mapping[str, Any]) -> pa.Table:
-        import pyarrow as pa
-
-        columns = {}
-        for name, values in rows.items():
-            if name in SUMS:
-                is_null = (rows["has"] >> SUMS.index(name) & 1) == 0
-                columns[name] = _numbers(values, is_null, self._kinds[name])
-            elif name in ("day", "last_day"):
-                columns[name] = pa.array(values.astype(np.int32)).cast(pa.date32())
-            elif name in self.texts:
-                columns[name] = _coded(values, self.texts[name])
-            elif name not in ("has", "place", "part"):
-                columns[name] = values
-        return pa.table(columns)
-
-
-def _numbers(values: Any, is_null: Any, kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa
-
-    if pa.types.is_decimal(kind):
-        cells = [None if null else int(value) for value, null in zip(values, is_null, strict=True)]
-        return pa.array(cells, kind)
-    return pa.array(values, kind, mask=is_null)
-
-
-def _coded(codes: Codes, texts: pa.Array) -> pa.DictionaryArray:
-    """Return texts by their numbers. Of many texts the dictionary has those that occur:
-    each row group has a copy.
-    """
-    import pyarrow as pa
-
-    if len(texts) < _SHORT:
-        return pa.DictionaryArray.from_arrays(codes.astype(np.int32), texts)
-    used = np.flatnonzero(np.bincount(codes, minlength=len(texts)))
-    positions = np.zeros(len(texts), np.int32)
-    positions[used] = np.arange(len(used))
-    return pa.DictionaryArray.from_arrays(positions[codes], texts.take(pa.array(used)))
-
-
-# Reduces the partials of days to the groups, sums and users that the files of a segment
-# have.
-
-_CUBE: Final = SUM_FILES["cube"][1:]
+#: Sets of people have a multiple of so many bits, so that most segments have equal ones.
+_WIDTH: Final = 512
+#: Texts of ``detail`` and ``people``, which are numbers until they are written.
+_TEXTS: Final = ("stream", "site_name", "app", "site_tier")
 #: Sums that are smaller as floats fit into 64 bits.
 _SAFE: Final = 2.0**62
 
@@ -245,111 +97,48 @@ class Groups:
 
 
 class Days:
-    """What the files of a segment need of its days. Rows by dataset or site are in
-    files of the folder ``scratch``.
+    """What a segment needs of its days. Rows by dataset are in files of the folder
+    ``scratch``.
     """
 
-    def __init__(self, scratch: Path) -> None:
-        self.names = Names()
+    def __init__(self, names: Names, scratch: Path) -> None:
+        self.names = names
         self.days: list[int] = []
         self.totals = dict.fromkeys(SUMS, 0)
-        self.cube: list[Rows] = []
-        #: The keys of each day's sets, the number of users of each, and these one set
-        #: after another.
-        self.cube_users: list[tuple[Rows, Codes, npt.NDArray[np.uint32]]] = []
-        #: File of ``BIT_FILES`` → the keys of each day's sets, and a row of flags of
-        #: users for each set.
-        self.sets: dict[str, list[tuple[Rows, npt.NDArray[np.uint8]]]] = {
-            name: [] for name in BIT_FILES
-        }
         self.detail = SortedParts(scratch / "detail")
-        self.users = SortedParts(scratch / "users")
-        self.site_days = SortedParts(scratch / "site_days")
+        self.people = SortedParts(scratch / "people")
+        #: Of each day the distinct (stream, site, person).
+        self.at_sites: list[Rows] = []
 
     def add(self, entry: StoredInterval) -> list[str]:
         """Add a day, and return the ids of its pseudonym keys. Raises DataError (65)
         where it is damaged.
         """
         day = read_day(entry, self.names)
+        rows = day.rows
         self.days.append(day.day)
-        self._add_sums(day.rows)
-        has_user = day.rows["user"] >= 0
-        self._add_users(
-            {
-                name: day.rows[name][has_user]
-                for name in ("dataset_name", "stream", "site_name", "user")
-            }
-        )
+        columns = ("dataset_name", "stream", "site_name", "app")
+        groups = Groups([rows[name] for name in columns])
+        dataset, *keys = groups.keys
+        sums = groups.sums(rows)
+        self.detail.add(dataset, dict(zip(columns[1:], keys, strict=True)) | sums)
+        for name in SUMS:
+            is_small = float(sums[name].sum(dtype=np.float64)) < _SAFE
+            self.totals[name] += int(sums[name].sum()) if is_small else sum(sums[name].tolist())
+        has_user = rows["user"] >= 0
+        people = {name: rows[name][has_user] for name in (*columns[:3], "user")}
+        people["site_tier"] = self.names.derived_codes("site_tier")[people["site_name"]]
+        of_datasets = _distinct(people, ("dataset_name", "stream", "site_tier", "user"))
+        self.people.add(of_datasets.pop("dataset_name"), of_datasets)
+        self.at_sites.append(_distinct(people, ("stream", "site_name", "user")))
         return day.keys
 
-    def _add_sums(self, rows: Rows) -> None:
-        groups, keys = self._grouped(rows, ("dataset_name", "stream", "site_name", "app"))
-        sums = groups.sums(rows)
-        with_derived = keys | self._derive(keys)
-        self.detail.add(keys.pop("dataset_name"), keys | sums)
-        groups, keys = self._grouped(with_derived, _CUBE)
-        of_cube = groups.sums(sums)
-        self.cube.append({"day": self._day(keys), **keys, **of_cube})
-        for name in SUMS:
-            self.totals[name] += sum(of_cube[name].tolist())
-        groups, keys = self._grouped(with_derived, ("site_name", "stream", "data_tier", "app"))
-        self.site_days.add(keys.pop("site_name"), keys | groups.sums(sums))
 
-    def _add_users(self, rows: Rows) -> None:
-        self._add_sets("site_users", rows)
-        keys = self._distinct(
-            rows | self._derive(rows), ("dataset_name", "stream", "site_tier", "user")
-        )
-        rows = keys | self._derive(keys)
-        self.users.add(keys.pop("dataset_name"), keys)
-        for name in ("tier_users", "campaign_users"):
-            self._add_sets(name, rows)
-        keys = self._distinct(rows, (*_CUBE, "user"))
-        user = keys.pop("user").astype(np.uint32)
-        starts = np.flatnonzero(find_starts(pack(list(keys.values()), len(user))[0])[: len(user)])
-        sets = {name: column[starts] for name, column in {"day": self._day(keys), **keys}.items()}
-        self.cube_users.append((sets, np.diff(starts, append=len(user)), user))
-
-    def _grouped(self, rows: Rows, columns: Sequence[str]) -> tuple[Groups, Rows]:
-        """Return the groups of rows by some columns, in the order of the names of the
-        first, and their keys.
-        """
-        order, positions = self.names.order(columns[0])
-        groups = Groups([positions[rows[columns[0]]], *(rows[name] for name in columns[1:])])
-        first, *remaining = groups.keys
-        return groups, dict(zip(columns, (order[first], *remaining), strict=True))
-
-    def _distinct(self, rows: Rows, columns: Sequence[str]) -> Rows:
-        """Return the distinct rows of some columns, in the order of the names of the first."""
-        order, positions = self.names.order(columns[0])
-        packed, unpack = pack(
-            [positions[rows[columns[0]]], *(rows[key] for key in columns[1:])],
-            len(rows[columns[0]]),
-        )
-        first, *remaining = (column.astype(np.int32) for column in unpack(distinct(packed)))
-        return dict(zip(columns, (order[first], *remaining), strict=True))
-
-    def _derive(self, rows: Rows) -> Rows:
-        return {
-            name: self.names.derived_codes(name)[rows[source]]
-            for source, names in DERIVATIONS.items()
-            for name in names
-            if source in rows
-        }
-
-    def _day(self, rows: Rows) -> Codes:
-        return np.full(len(rows["stream"]), self.days[-1], np.int32)
-
-    def _add_sets(self, name: str, rows: Rows) -> None:
-        columns = BIT_FILES[name][1:]
-        packed, unpack = pack([rows[column] for column in columns], len(rows["user"]))
-        is_set = np.bincount(packed) > 0
-        flags = np.zeros((is_set.sum(), len(self.names.texts("user"))), np.bool_)
-        flags[(np.cumsum(is_set) - 1)[packed], rows["user"]] = True
-        keys = dict(zip(columns, unpack(np.flatnonzero(is_set)), strict=True))
-        self.sets[name].append(
-            ({"day": self._day(keys), **keys}, np.packbits(flags, axis=1, bitorder="little"))
-        )
+def _distinct(rows: Rows, columns: Sequence[str]) -> Rows:
+    """Return the distinct rows of some columns, in order."""
+    packed, unpack = pack([rows[name] for name in columns], len(rows["user"]))
+    numbers = (column.astype(np.int32) for column in unpack(distinct(packed)))
+    return dict(zip(columns, numbers, strict=True))
 
 
 #: What the system says of a full disk, and free bytes of one that is full.
@@ -359,203 +148,185 @@ _FULL: Final = 16_000_000
 _NICE: Final = 5
 
 
-def build(days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
-    """Build the segment of some stored days in ``folder``, which appears only when all
-    its files are written.
+def build(days: Sequence[StoredInterval], folder: Path, name: str) -> Path:
+    """Build the segment of some stored days in ``folder``, and return its file, which
+    appears only when it is complete: ``name``, the digest of its content, and a suffix.
 
     Raises DataError (65) where a day cannot be read or has another number of rows than
     its manifest says, OutputError (73) where the segment cannot be written.
     """
-    aside = folder.parent / f".building-{uuid.uuid4().hex}"
+    import duckdb
+
+    aside = folder / f".building-{uuid.uuid4().hex}"
     try:
         aside.mkdir(parents=True, mode=0o700)
-        index = _build(days, store, aside)
-        segment.write_index(aside, index)
-        os.rename(aside, folder)
-    except OSError as error:
-        if folder.exists():
-            return segment.read_index(folder)  # another dashboard was quicker
-        raise OutputError(
-            "the rollups cannot be written",
-            where=folder,
-            found=_reason(error, folder.parent),
-            next_step="make room there: building goes on by itself within a minute",
-        ) from None
+        with segment.locked_names(folder) as stored_names:
+            # Another dashboard may have built it meanwhile.
+            if paths := sorted(folder.glob(f"{name}.*.duckdb")):
+                return paths[0]
+            names = Names(stored_names.datasets, stored_names.people)
+            path = _build(days, names, stored_names.id, aside)
+            people, datasets = names.texts("user"), names.texts("dataset_name")
+            segment.write_names(folder, NameList(stored_names.id, datasets, people))
+            target = folder / f"{name}.{segment.file_digest(path)}.duckdb"
+            os.rename(path, target)
+        return target
+    except (OSError, duckdb.Error) as error:
+        if exhausted := None if isinstance(error, OSError) else find_exhaustion(error):
+            raise exhausted from error
+        raise unwritten(error, folder) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return index
 
 
-def _reason(error: OSError, folder: Path) -> str:
-    """Return why a file cannot be written. NumPy only says that fewer bytes were written."""
-    text = error.strerror or str(error)
-    is_full = error.errno is None and shutil.disk_usage(folder).free < _FULL
-    return _NO_SPACE if is_full or _NO_SPACE in str(error) else text
-
-
-def _build(days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    collected = Days(scratch)
-    keys = {str(entry.interval): collected.add(entry) for entry in days}
-    writer = SegmentWriter(folder, collected.names, collected.totals)
-    _write_days(collected, writer)
-    _Datasets(collected, scratch, writer).write()
-    shutil.rmtree(scratch)
-    files = {
-        path.name: (path.stat().st_size, segment.file_digest(path))
-        for path in sorted(folder.iterdir())
-    }
-    runs = {str(entry.interval): entry.run for entry in days}
-    return SegmentIndex(
-        segment.VERSION, store, runs, keys, sum(entry.rows for entry in days), files
+def unwritten(error: Exception, folder: Path) -> OutputError:
+    """Return the error to raise where the rollups cannot be written."""
+    # Libraries may say no more than that fewer bytes were written.
+    text = str(getattr(error, "strerror", None) or error)
+    is_full = getattr(error, "errno", None) is None and shutil.disk_usage(folder).free < _FULL
+    return OutputError(
+        "the rollups cannot be written",
+        where=folder,
+        found=_NO_SPACE if is_full or _NO_SPACE in text else " ".join(text.split())[:200],
+        next_step="make room there: building goes on by itself within a minute",
     )
 
 
-def _write_days(collected: Days, writer: SegmentWriter) -> None:
-    """Write the files by day, that of sites by day, and the users."""
+def _build(days: Sequence[StoredInterval], names: Names, names_id: str, folder: Path) -> Path:
+    import duckdb
     import pyarrow as pa
 
-    writer.write("cube", [_joined(collected.cube)])
-    keys, counts, users = zip(*collected.cube_users, strict=True)
-    offsets = np.concatenate(([0], np.cumsum(np.concatenate(counts))))
-    lists = pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()), pa.array(np.concatenate(users))
-    )
-    writer.write("cube_users", [{**_joined(keys), "users": lists}])
-    names = collected.names.texts("user")
-    # Sets are of 64-bit words.
-    width = max(1, -(-len(names) // 64)) * 8
-    for name, of_days in collected.sets.items():
-        bits = np.concatenate(
-            [np.pad(bits, ((0, 0), (0, width - bits.shape[1]))) for _, bits in of_days]
+    path, collected = folder / "segment", Days(names, folder)
+    keys = [collected.add(entry) for entry in days]
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "threads": 1,
+        "memory_limit": "200MB",
+        "temp_directory": str(folder / "spilled"),
+    }
+    with duckdb.connect(config=config) as con:
+        con.execute("SET enable_progress_bar = false")
+        con.execute(
+            f"ATTACH '{str(path).replace(chr(39), chr(39) * 2)}' AS segment (ROW_GROUP_SIZE {_ROW_GROUP})"
         )
-        sets = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(width), len(bits), [None, pa.py_buffer(bits)]
-        )
-        writer.write(name, [{**_joined([keys for keys, _ in of_days]), "users": sets}])
-    numbers = np.arange(len(names), dtype=np.uint32)
-    writer.write("users", [{"user_id": numbers, "user_key": pa.array(names, pa.string())}])
-    days, (sites, _) = np.array(collected.days), collected.names.order("site_name")
-    batches = collected.site_days.batches(sites)
-    writer.write(
-        "site_days",
-        (
-            {"site_name": sites[rows["place"]], "day": days[rows["part"]], **rows}
-            for rows in batches
-        ),
-    )
-
-
-def _joined(parts: Sequence[Rows]) -> Rows:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-class _Datasets:
-    """Writes the files of a segment by dataset."""
-
-    def __init__(self, collected: Days, scratch: Path, writer: SegmentWriter) -> None:
-        self._collected, self._writer = collected, writer
-        self._days = np.array(collected.days)
-        self._names = names = collected.names
-        self._order, _ = names.order("dataset_name")
-        self._sites, self._site_places = names.order("site_name")
-        self._at_sites = SortedParts(scratch / "site_datasets")
-        self._tiers = len(names.texts("site_tier"))
-        self._sums: list[Rows] = []
-        self._people: list[Rows] = []
-
-    def write(self) -> None:
-        """Write the files."""
-        collected, writer = self._collected, self._writer
-        groups = {
-            "detail": writer.write_lookup("detail", self._detail(), collected.detail.rows),
-            "dataset_users": writer.write_lookup(
-                "dataset_users", self._users(), collected.users.rows
-            ),
+        con.execute("USE segment")
+        about = {
+            "day": [entry.first_day for entry in days],
+            "run": [entry.run for entry in days],
+            "keys": pa.array(keys, pa.list_(pa.string())),
+            "names_id": [names_id] * len(days),
         }
-        batches = self._at_sites.batches(self._sites)
-        writer.write(
-            "site_datasets",
-            ({"site_name": self._sites[rows["place"]], **rows} for rows in batches),
-        )
-        writer.write(Path(segment.NAMES_FILE).stem, [{"name": writer.texts["dataset_name"]}])
-        self._write_sums(groups)
-        self._write_people()
+        _insert(con, "CREATE TABLE days AS", about)
+        _write_rows(con, collected)
+        _write_tables(con, collected)
+    return path
 
-    def _detail(self) -> Iterator[Rows]:
-        """Give the rows of ``detail``; the sums of datasets, and of these at sites, are
-        made of the same batches.
-        """
-        for batch in self._collected.detail.batches(self._order):
-            rows = {"dataset_name": batch["place"], "day": self._days[batch["part"]], **batch}
-            self._add_sums(rows)
-            yield rows
 
-    def _add_sums(self, rows: Rows) -> None:
-        groups = Groups(
-            [self._site_places[rows["site_name"]], rows["dataset_name"], rows["stream"]]
-        )
-        site, dataset, stream = groups.keys
-        sums, site = groups.sums(rows), self._sites[site]
-        last_day = groups.largest(rows["day"])
-        self._at_sites.add(
-            site, {"dataset_name": dataset, "stream": stream, "last_day": last_day, **sums}
-        )
-        is_used = (rows["nacc"] > 0) | (rows["job_count"] > 0)
-        last_used = groups.largest(np.where(is_used, rows["day"], NULL))
-        groups = Groups([dataset, stream, self._names.derived_codes("site_tier")[site]])
-        keys = dict(zip(("dataset", "stream", "site_tier"), groups.keys, strict=True))
-        self._sums.append({**keys, "last_day": groups.largest(last_used), **groups.sums(sums)})
+def _insert(con: duckdb.DuckDBPyConnection, statement: str, columns: Mapping[str, Any]) -> None:
+    import pyarrow as pa
 
-    def _users(self) -> Iterator[Rows]:
-        """Give the rows of ``dataset_users``; the people of each dataset are those of
-        the same batches.
-        """
-        kind: Any = np.uint16 if len(self._names.texts("user")) <= 1 << 16 else np.uint32
-        for batch in self._collected.users.batches(self._order):
-            dataset, user = batch["place"], batch.pop("user")
-            packed, unpack = pack(
-                [dataset, batch["stream"] * self._tiers + batch["site_tier"], user], len(user)
+    con.register("rows", pa.table(columns))
+    con.execute(f"{statement} SELECT * FROM rows")
+    con.unregister("rows")
+
+
+def _write_rows(con: duckdb.DuckDBPyConnection, collected: Days) -> None:
+    """Write the rows by dataset, and those of people at sites, which are read once."""
+    import pyarrow as pa
+
+    names, days = collected.names, np.array(collected.days, np.int32)
+    texts = {name: pa.array(names.texts(name), pa.string()) for name in _TEXTS}
+    is_wide = {name: collected.totals[name] >= 1 << 63 for name in SUMS}
+    for table, parts in (("detail", collected.detail), ("people", collected.people)):
+        begin = f"CREATE TABLE {table} AS"
+        for batch in parts.batches(len(names.texts("dataset_name"))):
+            columns: dict[str, Any] = {
+                "dataset": batch.pop("place").astype(np.int32),
+                "day": pa.array(days[batch.pop("part")]).cast(pa.date32()),
+            }
+            has = batch.pop("has", np.zeros(0, np.uint8))
+            for name, values in batch.items():
+                if name == "user":
+                    columns["person"] = values
+                elif name in texts:
+                    columns[name] = pa.DictionaryArray.from_arrays(values, texts[name])
+                else:
+                    is_null = (has >> SUMS.index(name) & 1) == 0
+                    columns[name] = _numbers(values, is_null, is_wide[name])
+            _insert(con, begin, columns)
+            begin = f"INSERT INTO {table}"
+    begin = "CREATE TEMP TABLE at_sites AS"
+    for day, rows in zip(days.tolist(), collected.at_sites, strict=True):
+        coded = {
+            name: pa.DictionaryArray.from_arrays(rows[name], texts[name])
+            for name in ("stream", "site_name")
+        }
+        of_day = pa.array(np.full(len(rows["user"]), day, np.int32)).cast(pa.date32())
+        _insert(con, begin, {"day": of_day, **coded, "person": rows["user"]})
+        begin = "INSERT INTO at_sites"
+    derived = {
+        name: pa.DictionaryArray.from_arrays(
+            names.derived_codes(name), pa.array(names.texts(name), pa.string())
+        )
+        for name in ("data_tier", "campaign")
+    }
+    numbers = np.arange(len(names.texts("dataset_name")), dtype=np.int32)
+    _insert(con, "CREATE TEMP TABLE datasets AS", {"dataset": numbers, **derived})
+
+
+def _numbers(values: Any, is_null: Any, is_wide: bool) -> pa.Array:
+    import pyarrow as pa
+
+    if is_wide:
+        cells = [None if null else int(value) for value, null in zip(values, is_null, strict=True)]
+        return pa.array(cells, pa.decimal128(38, 0))
+    return pa.array(values, pa.int64(), mask=is_null)
+
+
+#: Table → the rows that its sums or sets are made of.
+_SOURCES: Final[Mapping[str, str]] = {
+    "cube": "(SELECT *, split_part(site_name, '_', 1) AS site_tier FROM detail JOIN datasets USING (dataset))",
+    "site_days": "(SELECT * FROM detail JOIN datasets USING (dataset))",
+    "site_totals": "site_days",
+    "site_datasets": "detail",
+    "dataset_sums": "(SELECT *, split_part(site_name, '_', 1) AS site_tier FROM site_datasets)",
+    "dataset_totals": "dataset_sums",
+    "cube_users": "(SELECT * FROM people JOIN datasets USING (dataset))",
+    "tier_users": "cube_users",
+    "campaign_users": "cube_users",
+    "site_users": "at_sites",
+    "dataset_users": "people",
+    "dataset_stream_users": "dataset_users",
+    "dataset_tier_users": "dataset_users",
+    "dataset_everyone": "dataset_tier_users",
+}
+
+
+def _write_tables(con: duckdb.DuckDBPyConnection, collected: Days) -> None:
+    """Write the tables that are made of others, each in the order of its keys."""
+    for name, source in _SOURCES.items():
+        keys = ", ".join(SUM_TABLES.get(name) or SET_TABLES[name])
+        if name in SUM_TABLES:
+            cells = [
+                f"sum({column})::{'BIGINT' if collected.totals[column] < 1 << 63 else 'DECIMAL(38, 0)'} AS {column}"
+                for column in SUMS
+            ]
+            if "day" not in SUM_TABLES[name]:
+                last = "day" if source == "detail" else "last_day"
+                cells.append(f"max({last}) FILTER (nacc > 0 OR job_count > 0) AS last_day")
+            con.execute(
+                f"CREATE TABLE {name} AS SELECT {keys}, {', '.join(cells)} FROM {source} GROUP BY {keys} ORDER BY {keys}"
             )
-            people, pairs, users = unpack(distinct(packed))
-            user_rows: Rows = {
-                "dataset": people.astype(np.int32),
-                "pair": pairs.astype(np.uint16),
-                "user": users.astype(kind),
-            }
-            self._people.append(user_rows)
-            days = self._days[batch["part"]]
-            yield {
-                "dataset_name": dataset,
-                "day": days,
-                **batch,
-                "user_id": user.astype(np.uint32),
-            }
-
-    def _write_sums(self, groups: dict[str, list[tuple[int, int]]]) -> None:
-        rows = _joined(self._sums)
-        columns: dict[str, Any] = {"dataset": rows["dataset"].astype(np.uint32)}
-        for name in ("stream", "site_tier"):
-            columns[name] = self._names.order(name)[1][rows[name]].astype(np.uint16)
-        columns["last_day"] = rows["last_day"].astype(np.int32)
-        columns |= {name: self._writer.with_nulls(rows, name) for name in SUMS}
-        totals = {name: str(total) for name, total in self._collected.totals.items()}
-        self._writer.write_mapped(segment.SUMS_FILE, columns, totals=totals, groups=groups)
-
-    def _write_people(self) -> None:
-        import pyarrow as pa
-
-        rows = _joined(self._people)
-        counts = np.bincount(rows["dataset"], minlength=len(self._order))
-        offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int64())
-        streams, tiers = (self._names.order(name)[1] for name in ("stream", "site_tier"))
-        columns = {
-            "users": pa.LargeListArray.from_arrays(offsets, pa.array(rows["user"])),
-            "pairs": pa.LargeListArray.from_arrays(offsets, pa.array(rows["pair"])),
-        }
-        numbers = [(int(stream), int(tier)) for stream in streams for tier in tiers]
-        self._writer.write_mapped(segment.PEOPLE_FILE, columns, pairs=numbers)
+        else:
+            most = -(-max(1, len(collected.names.texts("user"))) // _WIDTH) * _WIDTH - 1
+            users = (
+                "bit_or(users)" if source in SET_TABLES else f"bitstring_agg(person, 0, {most})"
+            )
+            streams = ", ".join(f"'{stream}'" for stream in STREAMS_OF_PEOPLE)
+            is_of_all = "stream" not in keys and source != "dataset_tier_users"
+            where = f"WHERE stream IN ({streams})" if is_of_all else ""
+            con.execute(
+                f"CREATE TABLE {name} AS SELECT {keys}, {users} AS users FROM {source} {where} GROUP BY {keys} ORDER BY {keys}"
+            )
 
 
 class BuilderEnded(NotReady):
@@ -570,7 +341,7 @@ class RollupProcess:
     def __init__(self) -> None:
         self._child: Child | None = None
 
-    def __call__(self, days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
+    def __call__(self, days: Sequence[StoredInterval], folder: Path, name: str) -> Path:
         """Build a segment. Raises ResourceExhausted (75) if the process was killed or
         lacked memory, BuilderEnded (75) if it ended otherwise, else what the function
         raises.
@@ -579,8 +350,8 @@ class RollupProcess:
             self._child = Child(_serve)
         child = self._child
         try:
-            child.pipe.send((days, store, folder))
-            index: SegmentIndex = child.receive()
+            child.pipe.send((days, folder, name))
+            path: Path = child.receive()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             code, self._child = child.exit_code, None
             is_killed = code == -signal.SIGKILL
@@ -591,7 +362,7 @@ class RollupProcess:
                 found=how_ended(code) + by,
                 next_step="it is started again by itself",
             ) from None
-        return index
+        return path
 
     def close(self) -> None:
         """End the process; what it builds is dropped."""
@@ -601,9 +372,12 @@ class RollupProcess:
 
 
 def _serve(pipe: Connection) -> None:
-    os.nice(_NICE)
     share_freed()
     with suppress(EOFError, OSError):
+        values = pipe.recv()
+        # Before the first segment no page waits for the processors.
+        if any(values[1].glob("*.duckdb")):
+            os.nice(_NICE)
         while True:
-            values = pipe.recv()
             pipe.send(answered(lambda values=values: build(*values)))  # type: ignore[misc]
+            values = pipe.recv()

@@ -122,10 +122,12 @@ class Selection:
             else tuple(name for name in streams or ACCESS_STREAMS if name not in STREAMS_OF_JOBS)
         )
 
-    def where_users(self, columns: Sequence[str]) -> tuple[str, list[object]]:
+    def where_users(
+        self, columns: Sequence[str], *, days_too: bool = True
+    ) -> tuple[str, list[object]]:
         """As :meth:`where`, for sets of users with the column ``stream``."""
         filters = tuple(pair for pair in self.filters if pair[0] != "stream")
-        where, parameters = replace(self, filters=filters).where(columns)
+        where, parameters = replace(self, filters=filters).where(columns, days_too=days_too)
         streams = self.streams_of_users
         return f"{where} AND stream IN ({', '.join('?' * len(streams))})", [*parameters, *streams]
 

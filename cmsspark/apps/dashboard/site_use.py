@@ -11,19 +11,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.dashboard import user_sets
 from cmsspark.apps.dashboard.dataset_ranking import (
     SITE_TIER_SQL,
     are_chosen,
     datasets,
-    named,
 )
 from cmsspark.apps.dashboard.downloads import rows_to_arrow
 from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection
-from cmsspark.apps.dashboard.snapshot import Snapshot, day_number
-from cmsspark.apps.dashboard.use import codes_of_users, integer
+from cmsspark.apps.dashboard.snapshot import Snapshot
+from cmsspark.apps.dashboard.use import integer
 from cmsspark.apps.dashboard.widgets import (
     Cell,
     Column,
@@ -56,9 +54,9 @@ def sum_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
 
 def _sum_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
     if chosen.values("data_tier") or chosen.values("campaign"):
-        every, is_chosen = snapshot.datasets.names, are_chosen(snapshot, chosen)
-        names = [every[code] for code in np.flatnonzero(is_chosen)]
-        rows = _query_pairs(snapshot, chosen.only("stream", "site_tier"), "site_name", names)
+        numbers = snapshot.datasets.numbers[np.flatnonzero(are_chosen(snapshot, chosen))]
+        period = chosen.only("stream", "site_tier")
+        rows = _query_pairs(snapshot, period, "site_name", numbers.tolist())
     else:
         where, parameters = chosen.where({"stream": "stream", "site_tier": SITE_TIER_SQL})
         rows = snapshot.query(
@@ -94,18 +92,16 @@ def by_group(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
     of_site = chosen.only("stream", "site_name")
 
     def make() -> list[tuple[Any, ...]]:
-        files = snapshot.files("site_days", chosen.first, chosen.last)
+        source = snapshot.rows("site_days", chosen.first, chosen.last)
         where, parameters = of_site.where(("stream", "site_name"))
-        if not files:
-            return []
-        # The files are read once for all groups.
+        # The rows are read once for all groups.
         sets = ", ".join(f"({name})" for name in GROUPS)
         marks = ", ".join(f"grouping({name})" for name in GROUPS)
         return snapshot.query(
-            f"SELECT {marks}, coalesce({', '.join(GROUPS)}), {_SUMS} FROM read_parquet(?, union_by_name = true) "
+            f"SELECT {marks}, coalesce({', '.join(GROUPS)}), {_SUMS} FROM {source} "
             f"WHERE {where} GROUP BY GROUPING SETS ({sets}) "
             f"ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, {len(GROUPS) + 1}",
-            [files, *parameters],
+            parameters,
         )
 
     at = GROUPS.index(chosen.by)
@@ -117,13 +113,13 @@ def last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
     """Return the last stored day on which an access or a job read each dataset at a site."""
 
     def make() -> dict[str, date]:
-        files = [segment.file("site_datasets") for segment in snapshot.segments]
         rows = snapshot.query(
-            "SELECT dataset_name, max(last_day) FROM read_parquet(?, union_by_name = true) "
-            "WHERE site_name = ? AND (nacc > 0 OR job_count > 0) GROUP BY 1",
-            [files, site],
+            f"SELECT dataset, max(last_day) FROM {snapshot.rows('site_datasets')} "
+            "WHERE site_name = ? AND last_day IS NOT NULL GROUP BY 1",
+            [site],
         )
-        return dict(rows)
+        datasets = snapshot.datasets
+        return {datasets.names[datasets.codes[number]]: day for number, day in rows}
 
     return snapshot.cached(("last_days", site), make)
 
@@ -131,33 +127,36 @@ def last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
 def top_datasets(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
     """(dataset, sums …) of the selection's site, the most accesses first."""
     chosen.check(("stream", "site_name"))
-    make = partial(_query_pairs, snapshot, chosen, "dataset_name")
+
+    def make() -> list[tuple[Any, ...]]:
+        datasets = snapshot.datasets
+        return [
+            (datasets.names[datasets.codes[number]], *sums)
+            for number, *sums in _query_pairs(snapshot, chosen, "dataset")
+        ]
+
     return snapshot.cached(("site_datasets", chosen), make)
 
 
 def _query_pairs(
-    snapshot: Snapshot, chosen: Selection, key: str, datasets: Sequence[str] | None = None
+    snapshot: Snapshot, chosen: Selection, key: str, numbers: Sequence[int] | None = None
 ) -> list[tuple[Any, ...]]:
-    """Return (dataset or site, sums …) of pairs of both, the most accesses first: whole
-    segments by pair, cut ones day by day. ``datasets``: only these.
+    """Return (number of a dataset or site, sums …) of pairs of both, the most accesses
+    first: whole segments by pair, cut ones day by day. ``numbers``: only these datasets.
     """
     columns = {"stream": "stream", "site_name": "site_name", "site_tier": SITE_TIER_SQL}
-    name_test, of_names = named(datasets)
     inside, cut = snapshot.split(chosen.first, chosen.last)
-    files = {
-        "site_datasets": [snapshot.segments[number] for number in inside],
-        "detail": cut,
-    }
     parts: list[str] = []
     values: list[Any] = []
-    for name, segments in files.items():
+    for table, segments in (("site_datasets", inside), ("detail", cut)):
         if segments:
-            where, parameters = chosen.where(columns, days_too=name == "detail")
-            parts.append(
-                f"SELECT {key}, {', '.join(SUMS)} FROM read_parquet(?, union_by_name = true) "
-                f"WHERE {where} AND {name_test}"
-            )
-            values += [[segment.file(name) for segment in segments], *parameters, *of_names]
+            where, parameters = chosen.where(columns, days_too=table == "detail")
+            if numbers is not None:
+                where += " AND dataset IN (SELECT unnest(?::INTEGER[]))"
+                parameters.append(numbers)
+            source = snapshot.rows(table, segments=segments)
+            parts.append(f"SELECT {key}, {', '.join(SUMS)} FROM {source} WHERE {where}")
+            values += parameters
     if not parts:
         return []
     return snapshot.query(
@@ -224,14 +223,14 @@ def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
         names = snapshot.names["site_name"]
         if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
             return dict.fromkeys(names)
-        counter = user_sets.DistinctCounter(max(1, len(names)), snapshot.pseudonyms)
-        codes = {"stream": codes_of_users(snapshot, chosen)["stream"]}
-        for table in snapshot.user_tables["site_users"]:
-            rows = user_sets.chosen_rows(
-                table, codes, day_number(chosen.first), day_number(chosen.last)
-            )
-            counter.add(table, rows, table.keys["site_name"][rows].astype(np.int32))
-        return {name: int(count) for name, count in zip(names, counter.counts(), strict=False)}
+        where, parameters = chosen.where_users(())
+        rows = snapshot.query(
+            "SELECT site_name, bit_count(bit_or(users)) "
+            f"FROM {snapshot.rows('site_users', chosen.first, chosen.last)} "
+            f"WHERE {where} GROUP BY 1",
+            parameters,
+        )
+        return {**dict.fromkeys(names, 0), **dict(rows)}
 
     return snapshot.cached(("users_of_sites", chosen), make)
 

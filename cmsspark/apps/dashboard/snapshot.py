@@ -1,5 +1,5 @@
-"""One loaded state of the rollups: small tables in memory, large ones read from Parquet
-by name of dataset or site.
+"""One loaded state of the rollups: its segments attached to one DuckDB, small tables in
+memory.
 
 A snapshot never changes. When the store grows, the next one is loaded beside it, and
 requests that have begun finish with the old one.
@@ -17,12 +17,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from cmsspark.apps.dashboard import dataset_tables, user_sets
-from cmsspark.apps.dashboard.dataset_tables import DatasetTables
 from cmsspark.apps.dashboard.rollups import RollupState
-from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS, Segment, hold, reading_rollups
-from cmsspark.apps.dashboard.user_sets import UserTable
+from cmsspark.apps.dashboard.segment import (
+    SET_TABLES,
+    SUM_TABLES,
+    SUMS,
+    RollupsDamagedError,
+    Segment,
+    derive_part,
+    hold,
+    read_names,
+    reading_rollups,
+)
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
@@ -30,8 +38,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+Numbers = npt.NDArray[np.int64]
 #: Columns whose few values are kept as numbers.
 DIMENSIONS: Final = ("stream", "site_tier", "data_tier", "campaign", "site_name")
+#: Tables that are kept in memory, as most pages read them: a query over all segments has
+#: a millisecond of planning for each.
+_IN_MEMORY: Final = (
+    *("cube", "site_totals", "dataset_totals"),
+    *("tier_users", "campaign_users", "site_users"),
+)
 _EPOCH: Final = date(1970, 1, 1)
 _KEPT_RESULTS: Final = 256
 
@@ -47,23 +62,65 @@ def to_day(number: int) -> date:
 
 
 @dataclass
+class Datasets:
+    """The datasets of a snapshot. ``names``: of all, in order; a dataset's code is its
+    position. ``numbers``: code → number in the segments; ``codes``: the other way round.
+
+    ``last_days``: the last day on which an access or a job read each, as days since
+    1970; -1 where none did.
+    """
+
+    names: list[str]
+    numbers: Numbers
+    codes: Numbers
+    last_days: Numbers
+    _parts: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """Name → code."""
+        return {name: code for code, name in enumerate(self.names)}
+
+    def number(self, name: str) -> int:
+        """Return the number of a dataset in the segments; -1 where none has it."""
+        code = self.positions.get(name)
+        return -1 if code is None else int(self.numbers[code])
+
+    def parts(self, column: str) -> npt.NDArray[Any]:
+        """Return a derived column of each dataset's name."""
+        if column not in self._parts:
+            parts = [derive_part(column, name) for name in self.names]
+            self._parts[column] = np.array(parts, dtype=object)
+        return self._parts[column]
+
+    def match_any(self, column: str, values: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Return whether a derived column of each dataset's name is one of some values;
+        of no values, all are.
+        """
+        if not values:
+            return np.ones(len(self.names), np.bool_)
+        parts = self.parts(column)
+        mask: npt.NDArray[np.bool_] = np.logical_or.reduce([parts == value for value in values])
+        return mask
+
+
+@dataclass
 class Snapshot:
     """The rollups as pages query them.
 
     ``state``: the segments, and the days that are left out or partial. ``names``:
-    dimension → its values, sorted. ``pseudonyms``: the number of all users.
-    ``datasets``: what is known of each dataset.
+    dimension → its values, sorted. ``widths``: the bits of each segment's sets of people.
+    ``days_of_keys``: the days of each pseudonym key.
     """
 
     state: RollupState
     con: duckdb.DuckDBPyConnection
-    names: Mapping[str, list[str]]
-    pseudonyms: int
-    user_tables: Mapping[str, list[UserTable]]
-    datasets: DatasetTables
+    widths: Sequence[int]
+    days_of_keys: Mapping[str, Sequence[date]]
+    names: dict[str, list[str]] = field(default_factory=dict)
+    datasets: Datasets = field(init=False)
     _results: OrderedDict[Any, Future[Any]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _lists: list[UserTable] | None = None
 
     @cached_property
     def days(self) -> list[date]:
@@ -85,6 +142,51 @@ class Snapshot:
     def has_jobs(self) -> bool:
         """Whether any stored day has a stream of jobs."""
         return any(name in STREAMS_OF_JOBS for name in self.names["stream"])
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """The type of sums of each additive column: 64 bits where all of them fit."""
+        totals = self.query(f"SELECT {', '.join(f'sum({name})' for name in SUMS)} FROM cube")[0]
+        return {
+            name: "BIGINT" if int(total or 0) < 1 << 62 else "DECIMAL(38, 0)"
+            for name, total in zip(SUMS, totals, strict=True)
+        }
+
+    def rows(
+        self,
+        table: str,
+        first: date | None = None,
+        last: date | None = None,
+        segments: Sequence[int] | None = None,
+        *,
+        is_stored: bool = False,
+    ) -> str:
+        """Return in SQL the rows of a table of the segments, by default of all that have
+        days of the period. ``is_stored``: of the files themselves.
+        """
+        if table in _IN_MEMORY and not is_stored:
+            if segments is None:
+                return table
+            chosen = ", ".join(map(str, segments))
+            return f"(SELECT * EXCLUDE segment FROM {table} WHERE segment IN ({chosen}))"
+        if segments is None:
+            segments = [
+                number
+                for number, segment in enumerate(self.segments)
+                if (last is None or segment.days[0] <= last)
+                and (first is None or segment.days[-1] >= first)
+            ]
+        parts = [f"FROM s{number}.{table}" for number in segments]
+        if table in SET_TABLES and segments:
+            # Sets that meet have equal lengths.
+            width = max(self.widths)
+            parts = [
+                part
+                if self.widths[number] == width
+                else f"SELECT * REPLACE (users || repeat('0', {width - self.widths[number]})::BIT AS users) {part}"
+                for part, number in zip(parts, segments, strict=True)
+            ]
+        return f"({' UNION ALL '.join(parts) or f'FROM s0.{table} LIMIT 0'})"
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query; any thread may call it."""
@@ -120,17 +222,8 @@ class Snapshot:
                 result.set_exception(error)
         return result.result()
 
-    def files(self, name: str, first: date, last: date) -> list[str]:
-        """Return the files of a rollup whose segments have days of the period."""
-        chosen = [
-            segment
-            for segment in self.segments
-            if segment.days[0] <= last and segment.days[-1] >= first
-        ]
-        return [segment.file(name) for segment in chosen]
-
-    def split(self, first: date, last: date) -> tuple[list[int], list[Segment]]:
-        """Return the numbers of segments that lie within the period, and the segments
+    def split(self, first: date, last: date) -> tuple[list[int], list[int]]:
+        """Return the numbers of the segments that lie within the period, and of those
         that it cuts.
         """
         inside, cut = [], []
@@ -139,33 +232,8 @@ class Snapshot:
             if first <= begin and end <= last:
                 inside.append(number)
             elif begin <= last and end >= first:
-                cut.append(segment)
+                cut.append(number)
         return inside, cut
-
-    def code(self, column: str, value: str) -> int:
-        """Return the number of a dimension's value; -1 where no access has it."""
-        names = self.names[column]
-        return names.index(value) if value in names else -1
-
-    def lists(self) -> list[UserTable]:
-        """Return the users of each day, stream, tiers and campaign, loaded when first needed."""
-        import pyarrow.parquet as pq
-
-        with self._lock, reading_rollups():
-            if self._lists is None:
-                ids = [table.global_ids for table in self.user_tables["tier_users"]]
-                columns = ("day", "stream", "site_tier", "data_tier", "campaign")
-                files = [segment.file("cube_users") for segment in self.segments]
-                # One at a time: those of a year are large.
-                tables = (
-                    pq.read_table(file, columns=[*columns, "users"], partitioning=None)
-                    for file in files
-                )
-                self._lists = [
-                    user_sets.from_lists(rows, _codes(rows, self.names), user_ids)
-                    for user_ids, rows in zip(ids, tables, strict=True)
-                ]
-            return self._lists
 
     def find_keys(self, first: date, last: date) -> set[str]:
         """Return the ids of the pseudonym keys of the days of a period: users of two
@@ -177,129 +245,104 @@ class Snapshot:
             if any(first <= day <= last for day in days)
         }
 
-    @cached_property
-    def days_of_keys(self) -> dict[str, list[date]]:
-        """The days of each pseudonym key, in order."""
-        days: dict[str, list[date]] = {}
-        for segment in self.segments:
-            for day, keys in segment.index.keys.items():
-                for key in keys:
-                    days.setdefault(key, []).append(date.fromisoformat(day))
-        return days
-
 
 def load(state: RollupState, threads: int = 2) -> Snapshot:
-    """Load the segments of a state. Raises duckdb.Error where a file is damaged or gone."""
+    """Load the segments of a state.
+
+    Raises RollupsDamagedError (75) where their names are those of another list, OSError
+    or duckdb.Error where a file is damaged or gone.
+    """
     import duckdb
-    import pyarrow as pa
 
     con = duckdb.connect(
         ":memory:",
-        config={"memory_limit": "450MB", "threads": threads, "preserve_insertion_order": "false"},
+        config={"memory_limit": "250MB", "threads": threads, "preserve_insertion_order": "false"},
     )
-    segments = state.segments
-    con.execute("SET parquet_metadata_cache = true")
     con.execute("SET enable_progress_bar = false")
-    names = {name: _values(con, segments, name) for name in DIMENSIONS}
-    datasets = dataset_tables.load(segments)
-    for name, values in names.items():
-        con.register("enum_values", pa.table({"value": pa.array(values or [""], pa.string())}))
-        con.execute(f"CREATE TYPE {name}_enum AS ENUM (SELECT value FROM enum_values)")
-        con.unregister("enum_values")
-    _load_cube(con, segments)
-    _load_sites(con, segments)
-    users, tables = _load_users(con, segments, names)
-    names["dataset_name"] = datasets.names
-    loaded = Snapshot(state, con, names, users, tables, datasets)
-    hold([segment.folder for segment in segments], loaded)
+    for number, segment in enumerate(state.segments):
+        path = str(segment.path).replace("'", "''")
+        con.execute(f"ATTACH '{path}' AS s{number} (READ_ONLY)")
+    widths, keys, ids = _read_about(con, state)
+    loaded = Snapshot(state, con, widths, keys)
+    hold([segment.path for segment in state.segments], loaded)
+    stored = read_names(state.segments[0].path.parent) if state.segments else None
+    if ids - {stored.id if stored else None}:
+        raise RollupsDamagedError("the names of the rollups are damaged or gone")
+    _load_tables(loaded)
+    loaded.datasets = _load_datasets(loaded, stored.datasets if stored else [])
+    loaded.names["dataset_name"] = loaded.datasets.names
     return loaded
 
 
-def _values(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], column: str) -> list[str]:
-    if not segments:
-        return []
-    file = "site_days" if column == "site_name" else "cube"
-    paths = [segment.file(file) for segment in segments]
-    rows = con.execute(
-        f"SELECT DISTINCT {column} FROM read_parquet(?) ORDER BY 1", [paths]
-    ).fetchall()
-    return [row[0] for row in rows]
-
-
-def _load_cube(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
-    keys = ("stream", "site_tier", "data_tier", "campaign")
-    columns = (
-        ", ".join(f"{name} {name}_enum" for name in keys)
-        + ", "
-        + _sum_columns(con, segments, "cube")
-    )
-    con.execute(f"CREATE TABLE cube (day DATE, {columns})")
-    for segment in segments:
-        con.execute(
-            f"INSERT INTO cube SELECT day, {', '.join((*keys, *SUMS))} FROM read_parquet(?)",
-            [segment.file("cube")],
-        )
-
-
-def _load_sites(con: duckdb.DuckDBPyConnection, segments: Sequence[Segment]) -> None:
-    """``site_totals``: sums by day, site and stream."""
-    columns = _sum_columns(con, segments, "site_days", wide=True)
-    con.execute(
-        f"CREATE TABLE site_totals (day DATE, site_name site_name_enum, stream stream_enum, {columns})"
-    )
-    sums = ", ".join(f"sum({name})" for name in SUMS)
-    for segment in segments:
-        con.execute(
-            f"INSERT INTO site_totals SELECT day, site_name, stream, {sums} FROM read_parquet(?) GROUP BY ALL",
-            [segment.file("site_days")],
-        )
-
-
-def _sum_columns(
-    con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], name: str, *, wide: bool = False
-) -> str:
-    """Return the definitions of the sums: 64 bits, or 128 where a segment has larger ones."""
-    large: set[str] = set(SUMS) if wide else set()
-    for segment in segments:
+def _read_about(
+    con: duckdb.DuckDBPyConnection, state: RollupState
+) -> tuple[list[int], dict[str, list[date]], set[str]]:
+    """Return the bits of each segment's sets, the days of each pseudonym key, and the
+    ids of the lists of names that the segments use.
+    """
+    widths: list[int] = []
+    days_of_keys: dict[str, list[date]] = {}
+    ids: set[str] = set()
+    for number in range(len(state.segments)):
         rows = con.execute(
-            "DESCRIBE SELECT * FROM read_parquet(?)", [segment.file(name)]
+            f"SELECT day, keys, names_id FROM s{number}.days ORDER BY day"
         ).fetchall()
-        large |= {row[0] for row in rows if str(row[1]).startswith("DECIMAL")}
-    return ", ".join(f"{column} {'HUGEINT' if column in large else 'BIGINT'}" for column in SUMS)
+        for day, keys, names_id in rows:
+            ids.add(names_id)
+            for key in keys:
+                days_of_keys.setdefault(key, []).append(day)
+        width = con.execute(f"SELECT length(users) FROM s{number}.tier_users LIMIT 1").fetchall()
+        widths.append(width[0][0] if width else 0)
+    return widths, days_of_keys, ids
 
 
-def _load_users(
-    con: duckdb.DuckDBPyConnection, segments: Sequence[Segment], names: Mapping[str, list[str]]
-) -> tuple[int, dict[str, list[UserTable]]]:
-    import pyarrow.parquet as pq
-
-    numbers: dict[str, int] = {}
-    tables: dict[str, list[UserTable]] = {name: [] for name in BIT_FILES}
-    for segment in segments:
-        sql = "SELECT user_key FROM read_parquet(?) ORDER BY user_id"
-        user_keys = con.execute(sql, [segment.file("users")]).fetchall()
-        ids = np.fromiter(
-            (numbers.setdefault(row[0], len(numbers)) for row in user_keys),
-            np.int64,
-            len(user_keys),
-        )
-        for name, keys in BIT_FILES.items():
-            rows = pq.read_table(segment.file(name), columns=[*keys, "users"], partitioning=None)
-            tables[name].append(user_sets.from_bits(rows, _codes(rows, names), ids))
-    return len(numbers), tables
-
-
-def _codes(rows: pa.Table, names: Mapping[str, list[str]]) -> dict[str, user_sets.Codes]:
+def _load_tables(loaded: Snapshot) -> None:
+    """Copy small tables into memory, with numbers for texts of few values."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    codes = {}
-    for column in rows.column_names:
-        if column == "day":
-            codes[column] = rows[column].cast(pa.int32()).to_numpy()
-        elif column != "users":
-            positions = pc.index_in(
-                rows[column].cast(pa.string()), value_set=pa.array(names[column], pa.string())
-            )
-            codes[column] = positions.to_numpy().astype(np.int32)
-    return codes
+    con = loaded.con
+    sources = {name: loaded.rows(name, is_stored=True) for name in _IN_MEMORY}
+    for name in DIMENSIONS:
+        source = sources["site_totals" if name == "site_name" else "cube"]
+        rows = loaded.query(f"SELECT DISTINCT {name} FROM {source}") if loaded.segments else []
+        loaded.names[name] = sorted(row[0] for row in rows)
+        values = pa.array(loaded.names[name] or [""], pa.string())
+        con.register("enum_values", pa.table({"value": values}))
+        con.execute(f"CREATE TYPE {name}_enum AS ENUM (SELECT value FROM enum_values)")
+        con.unregister("enum_values")
+    for table in _IN_MEMORY:
+        keys = SUM_TABLES.get(table) or SET_TABLES[table]
+        kinds = {"day": "DATE", "dataset": "INTEGER"}
+        columns = {"segment": "SMALLINT"}
+        columns |= {name: kinds.get(name, f"{name}_enum") for name in keys}
+        if table in SET_TABLES:
+            columns["users"] = "BIT"
+        else:
+            wide = set()
+            for number in range(len(loaded.segments)):
+                rows = loaded.query(f"DESCRIBE s{number}.{table}")
+                wide |= {row[0] for row in rows if str(row[1]).startswith("DECIMAL")}
+            columns |= {name: "HUGEINT" if name in wide else "BIGINT" for name in SUMS}
+            if "day" not in keys:
+                columns["last_day"] = "DATE"
+        described = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+        con.execute(f"CREATE TABLE {table} ({described})")
+        for number in range(len(loaded.segments)):
+            source = loaded.rows(table, segments=[number], is_stored=True)
+            con.execute(f"INSERT INTO {table} BY NAME SELECT {number} AS segment, * FROM {source}")
+
+
+def _load_datasets(loaded: Snapshot, stored: Sequence[str]) -> Datasets:
+    """Return the datasets that the segments have, of all names of their list."""
+    last_days = np.full(len(stored), -2, np.int64)
+    if loaded.segments:
+        rows = loaded.arrow(
+            "SELECT dataset, coalesce(max(last_day) - DATE '1970-01-01', -1) AS last "
+            f"FROM {loaded.rows('dataset_totals')} GROUP BY 1"
+        )
+        last_days[rows["dataset"].to_numpy()] = rows["last"].to_numpy()
+    present = np.flatnonzero(last_days > -2)
+    numbers = np.array(sorted(present.tolist(), key=stored.__getitem__), np.int64)
+    codes = np.full(len(stored), -1, np.int64)
+    codes[numbers] = np.arange(len(numbers))
+    return Datasets([stored[number] for number in numbers], numbers, codes, last_days[numbers])

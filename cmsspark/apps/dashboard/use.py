@@ -12,10 +12,7 @@ from fnmatch import translate
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from cmsspark.apps.dashboard import user_sets
-from cmsspark.apps.dashboard.segment import BIT_FILES, SUMS
+from cmsspark.apps.dashboard.segment import SET_TABLES, SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, text_parameter
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
 from cmsspark.apps.dashboard.tables import Column, ratio
@@ -216,36 +213,37 @@ def users_by(snapshot: Snapshot, chosen: Selection, *, whole_period: bool = Fals
     names = snapshot.names[column] if column else [""]
     shown = names if len(names) <= SHOWN + 1 else _largest(snapshot, chosen)
     columns = {name for name, _ in chosen.filters} | ({column} if column else set())
-    tables = _tables_for(snapshot, columns)
-    codes = codes_of_users(snapshot, chosen)
-    groups = len(shown) + 1
-    counter = user_sets.DistinctCounter(len(buckets) * groups, snapshot.pseudonyms)
-    group_of = np.full(max(1, len(names)), groups - 1, np.int32)
-    for number, name in enumerate(shown):
-        group_of[names.index(name)] = number
-    starts = np.array([day_number(day) for day in buckets], np.int32)
-    for table in tables:
-        rows = user_sets.chosen_rows(
-            table, codes, day_number(chosen.first), day_number(chosen.last)
-        )
-        at = np.searchsorted(starts, table.keys["day"][rows], side="right") - 1
-        groups_of_rows = (
-            group_of[table.keys[column][rows]] if column else np.zeros(len(rows), np.int32)
-        )
-        counter.add(table, rows, (at * groups + groups_of_rows).astype(np.int32))
-    counts = counter.counts().reshape(len(buckets), groups)
+    # The smallest sets that have these columns.
+    table = next(name for name, keys in SET_TABLES.items() if columns <= {*keys})
+    where, parameters = chosen.where_users(SET_TABLES[table][2:])
+    step = "0" if whole_period else f"date_trunc('{chosen.step}', day)::DATE"
+    # What has no name of its own is null.
+    group = f"CASE WHEN {column} IN ({', '.join('?' * len(shown))}) THEN {column} END"
+    rows = snapshot.query(
+        f"SELECT {step}, {group if column and shown else 'NULL' if column else repr('')}, "
+        f"bit_count(bit_or(users)) FROM {snapshot.rows(table, chosen.first, chosen.last)} "
+        f"WHERE {where} GROUP BY 1, 2",
+        [*(shown if column else ()), *parameters],
+    )
+    cells_of = {(day or chosen.first, name): count for day, name, count in rows}
     is_mixed = mixed_steps(snapshot, chosen, buckets)
     values: dict[str, list[int | None]] = {}
-    for number, name in enumerate([*shown, OTHER]):
-        own_streams = (name,) if column == "stream" and name != OTHER else chosen.streams_of_users
+    for name in (*shown, OTHER):
+        is_named = column == "stream" and name is not OTHER
+        own_streams = (name,) if is_named else chosen.streams_of_users
         is_counted = counted_steps(snapshot, chosen, own_streams)
         if whole_period:
             is_counted = [any(is_counted)]
         cells = [
-            int(count) if (counted or count) and not mixed else None
-            for count, counted, mixed in zip(counts[:, number], is_counted, is_mixed, strict=True)
+            count if (counted or count) and not mixed else None
+            for count, counted, mixed in zip(
+                (cells_of.get((day, None if name is OTHER else name), 0) for day in buckets),
+                is_counted,
+                is_mixed,
+                strict=True,
+            )
         ]
-        if name != OTHER or (len(names) > len(shown) and any(cells)):
+        if name is not OTHER or (len(names) > len(shown) and any(cells)):
             values[name] = cells
     note = (
         "Users cannot be counted over days of two pseudonym keys: such periods have no number."
@@ -279,21 +277,6 @@ def compare_people(
     if first is None or second is None or either is None:
         return None, None, None
     return either - second, first + second - either, either - first
-
-
-def codes_of_users(snapshot: Snapshot, chosen: Selection) -> dict[str, list[int]]:
-    """Column → numbers of the values that a selection has, for sets of users."""
-    codes = {
-        name: [snapshot.code(name, value) for value in chosen.values(name)]
-        for name, _ in chosen.filters
-    }
-    return {**codes, "stream": [snapshot.code("stream", name) for name in chosen.streams_of_users]}
-
-
-def _tables_for(snapshot: Snapshot, columns: set[str]) -> Sequence[user_sets.UserTable]:
-    """Return the smallest sets of users that have these columns."""
-    name = next((name for name, keys in BIT_FILES.items() if columns <= {*keys}), None)
-    return snapshot.user_tables[name] if name else snapshot.lists()
 
 
 def _largest(snapshot: Snapshot, chosen: Selection) -> list[str]:
@@ -410,10 +393,15 @@ def _ranked(snapshot: Snapshot) -> tuple[list[str], list[int]]:
     """Return all datasets by their accesses on all stored days."""
 
     def make() -> tuple[list[str], list[int]]:
-        tables = snapshot.datasets
-        sums = tables.sums(range(len(tables.segments)), ("nacc", "job_count"), {})
-        accesses, jobs = (sums[name][0] for name in ("nacc", "job_count"))
-        order = sorted(range(len(tables.names)), key=lambda n: (-accesses[n], -jobs[n], n))
-        return [tables.names[n] for n in order], [int(accesses[n]) for n in order]
+        datasets = snapshot.datasets
+        rows = snapshot.query(
+            "SELECT dataset, sum(nacc), sum(job_count) "
+            f"FROM {snapshot.rows('dataset_totals')} GROUP BY 1"
+        )
+        uses = sorted(
+            (-int(nacc or 0), -int(jobs or 0), int(datasets.codes[number]))
+            for number, nacc, jobs in rows
+        )
+        return [datasets.names[code] for _, _, code in uses], [-nacc for nacc, _, _ in uses]
 
     return snapshot.cached("ranked", make)

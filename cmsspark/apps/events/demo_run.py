@@ -20,9 +20,9 @@ from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.score_files import ScoreRequest, score_files
 from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.arrays import Array
-from cmsspark.base.errors import UsageError
 from cmsspark.base.text import progress_line
-from cmsspark.filesystems.storage import is_local, join, local_path
+from cmsspark.filesystems.opening import files_for
+from cmsspark.filesystems.storage import Files, is_local, join, local_path
 
 # Simulated events of three classes as ROOT files that look like those of Delphes.
 
@@ -316,19 +316,13 @@ class DemoStep:
 
 
 def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
-    """Make files, prepare, sample, train, search and score them. The store must be on
-    this host's disk (2).
-    """
+    """Make files, prepare, sample, train, search and score them."""
     require_events()
     require_xgboost()
     if set(options.kinds) & set(NETWORKS):
         from cmsspark.apps.events.networks import require_jax
 
         require_jax()
-    if not is_local(request.fout):
-        raise UsageError(
-            "the demo needs a store on this host", found=request.fout, next_step="--fout FOLDER"
-        )
     files, scores = options.folder / FILES, options.folder / SCORES
     done: list[DemoStep] = []
 
@@ -360,16 +354,35 @@ def run(request: EventRequest, options: DemoOptions) -> list[DemoStep]:
         lambda: search.run(request, search_options),
         lambda table: join(table.path, search.FOLDER),
     )
-    model = Path(local_path(join(trained.path, train.FOLDER, options.kinds[-1])))
+    model = join(trained.path, train.FOLDER, options.kinds[-1])
+    if is_local(model):
+        model_folder = Path(local_path(model))
+    else:
+        model_folder = options.folder / "model"
+        shutil.rmtree(model_folder, ignore_errors=True)
+        fetch_folder(files_for(model, _session()), model, model_folder)
     shutil.rmtree(scores, ignore_errors=True)
     step(
         "score",
         lambda: score_files(
-            _session(), [str(paths[-1])], ScoreRequest(model, default_definition()), str(scores)
+            _session(),
+            [str(paths[-1])],
+            ScoreRequest(model_folder, default_definition()),
+            str(scores),
         ),
         lambda scored: f"{scored.selected:,} of {scored.events:,} events in {scores}",
     )
     return done
+
+
+def fetch_folder(files: Files, location: str, target: Path) -> None:
+    """Copy a folder with all below it to this host."""
+    target.mkdir(parents=True)
+    for entry in files.list_dir(location):
+        if entry.is_dir:
+            fetch_folder(files, entry.path, target / entry.name)
+        else:
+            files.fetch(entry.path, target / entry.name)
 
 
 def _session() -> Any:

@@ -32,6 +32,7 @@ from cmsspark.base.errors import (
     UsageError,
 )
 from cmsspark.base.memory import is_shortage
+from cmsspark.filesystems.hdfs import MODULE as HDFS_MODULE
 from cmsspark.filesystems.storage import Files, is_local, join, local_path
 
 if TYPE_CHECKING:
@@ -350,6 +351,15 @@ def file_system(location: str) -> tuple[Any, str]:
 
     if is_local(location):
         return fs.LocalFileSystem(), os.path.abspath(local_path(location))
+    if location.startswith("hdfs://") and all(
+        map(importlib.util.find_spec, (HDFS_MODULE, "fsspec"))
+    ):
+        # Without a JVM, and without libhdfs on the workers.
+        from hdfs_native.fsspec import HdfsFileSystem
+
+        parts = urlsplit(location)
+        client = HdfsFileSystem(host=parts.hostname, port=parts.port)
+        return fs.PyFileSystem(fs.FSSpecHandler(client)), parts.path
     if (
         location.startswith(("hdfs://", "viewfs://"))
         and "CLASSPATH" not in os.environ

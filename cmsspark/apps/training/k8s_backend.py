@@ -52,10 +52,16 @@ class ApiAway(NotReady):
     """The API server does not answer, or not now (75)."""
 
 
+#: What helps a user who lacks a right of those who train.
+_ROLE: Final = (
+    "ask for the role in etc/k8s/train-role.yaml: kubectl apply -f etc/k8s/train-role.yaml"
+)
+
+
 @contextmanager
-def api_errors(action: str, where: str) -> Iterator[None]:
-    """Errors of the client inside become errors of ours; ``what`` was wanted of the API
-    server ``where``.
+def api_errors(action: str, where: str, role_step: str = _ROLE) -> Iterator[None]:
+    """Turn errors of the client inside into errors of ours: ``action`` was requested of
+    the API server ``where``. ``role_step``: what helps a user without the right to it.
     """
     import urllib3
     from kubernetes.client.exceptions import ApiException
@@ -63,7 +69,9 @@ def api_errors(action: str, where: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        raise translated(error.status or 0, read_message(error), action, where) from None
+        raise translated(
+            error.status or 0, read_message(error), action, where, role_step
+        ) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise ApiAway(
             "the API server does not answer",
@@ -82,7 +90,9 @@ def read_message(error: Exception) -> str:
         return safe_text(str(getattr(error, "reason", None) or error), limit=600)
 
 
-def translated(status: int, message: str, action: str, where: str) -> CmssparkError:
+def translated(
+    status: int, message: str, action: str, where: str, role_step: str = _ROLE
+) -> CmssparkError:
     """Return the error for an HTTP status and the API server's message."""
     if status == 401:
         return NotAllowed(
@@ -111,7 +121,7 @@ def translated(status: int, message: str, action: str, where: str) -> CmssparkEr
             f"{action} is forbidden",
             where=where,
             found=message,
-            next_step="ask for the role in etc/k8s/train-role.yaml: kubectl apply -f etc/k8s/train-role.yaml",
+            next_step=role_step,
         )
     if status == 409:
         return UsageError(

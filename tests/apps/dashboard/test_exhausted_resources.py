@@ -105,14 +105,15 @@ def test_a_damaged_file_that_asks_for_much_memory_is_found(
 
     before = refresher.snapshot()
     (segment,) = before.segments
-    file = segment.folder / "detail.parquet"
-    content = file.read_bytes()
-    file.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    content = segment.path.read_bytes()
+    segment.path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
     with monkeypatch.context() as patch:
         patch.setattr(snapshot.Snapshot, "query", fails)
         assert pages.get("/popularity").status_code == 503
     refresher.refresh()
-    assert refresher.snapshot() is not before and file.read_bytes() == content
+    (built,) = refresher.snapshot().segments
+    assert refresher.snapshot() is not before and built.path != segment.path
+    assert not segment.path.exists()
     assert pages.get("/popularity").status_code == 200
 
 
@@ -140,5 +141,5 @@ def test_segments_that_cannot_be_checked_now_are_kept(
             patch.setattr(rollups, "file_digest", fails)
             with pytest.raises(NotReady, match="file descriptors"):
                 later.refresh()
-        assert segment.folder.is_dir() and log == []
+        assert segment.path.is_file() and log == []
         assert later.refresh().segments == (segment,) and log == []

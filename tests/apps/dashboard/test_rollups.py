@@ -31,10 +31,10 @@ from cmsspark.apps.dashboard.rollups import Rollups, RollupState
 from cmsspark.apps.dashboard.security import Guard
 from cmsspark.apps.dashboard.segment import (
     SUMS,
-    VERSION,
+    NameList,
     ResourceExhausted,
-    SegmentIndex,
-    read_index,
+    RollupsDamagedError,
+    write_names,
 )
 from cmsspark.apps.dashboard.segment_build import RollupProcess
 from cmsspark.apps.dashboard.selection import Selection
@@ -99,7 +99,7 @@ def test_a_day_that_was_run_again_replaces_its_segment(store: Path, tmp_path: Pa
         for row in stores.partial_rows(LAST - timedelta(days=back), count=30)
     ]
     assert nacc(later) == sum(row["nacc"] for row in (*rows, *others) if row["stream"] != "condor")
-    assert len(list(refreshed.rollups.folder.iterdir())) == 3
+    assert len(list(refreshed.rollups.folder.glob("*.duckdb"))) == 3
 
 
 def test_a_month_that_is_over_becomes_one_segment(store: Path, tmp_path: Path) -> None:
@@ -108,55 +108,59 @@ def test_a_month_that_is_over_becomes_one_segment(store: Path, tmp_path: Path) -
     day = LAST.replace(month=2, day=1)
     stores.store_day(store, day, stores.partial_rows(day, count=10))
     state, _ = refreshed.refresh()
-    assert [segment.folder.name.partition(".")[0] for segment in state.segments] == [
+    assert [segment.path.name.partition(".")[0] for segment in state.segments] == [
         "2025-12",
         "2026-01",
         "2026-02-01",
     ]
 
 
-FILES = ("detail.parquet", "datasets.arrow", "dataset_people.arrow", "dataset_names.parquet")
-
-
-@pytest.mark.parametrize(
-    ("damage", "file"),
-    [
-        *(("flip", file) for file in FILES),
-        *((kind, FILES[0]) for kind in ("cut", "delete")),
-        ("index", FILES[0]),
-        ("version", FILES[0]),
-        ("unlisted", FILES[1]),
-    ],
-)
-def test_a_damaged_segment_is_built_anew(
-    store: Path, tmp_path: Path, damage: str, file: str
-) -> None:
-    state, _ = Refreshed(store, tmp_path / "cache").refresh()
+@pytest.mark.parametrize("damage", ["flip", "cut", "delete", "names"])
+def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: str) -> None:
+    first = Refreshed(store, tmp_path / "cache")
+    state, _ = first.refresh()
     wanted = nacc(state)
-    folder = state.segments[0].folder
-    part, index = folder / file, folder / "segment.json"
-    content = bytearray(part.read_bytes())
-    if damage == "flip":
+    path = state.segments[0].path if damage != "names" else first.rollups.folder / "names.json"
+    content = bytearray(path.read_bytes())
+    if damage in ("flip", "names"):
         content[len(content) // 2] ^= 1
-        part.write_bytes(content)
+        path.write_bytes(content)
     elif damage == "cut":
-        part.write_bytes(content[:-10])
-    elif damage == "delete":
-        part.unlink()
-    elif damage == "index":
-        index.write_text("{")
-    elif damage == "unlisted":
-        # A segment as another build of the package leaves it: whole, but without a file
-        # that pages need.
-        part.unlink()
-        content_of_index = json.loads(index.read_text())
-        del content_of_index["files"][file]
-        index.write_text(json.dumps(content_of_index))
+        path.write_bytes(content[:-10])
     else:
-        index.write_text(index.read_text().replace(f'"version":{VERSION}', '"version":0'))
+        path.unlink()
     later, log = Refreshed(store, tmp_path / "cache").refresh()
-    assert len(log) == 2 and "built anew" in log[0]
+    built = [line for line in log if line.startswith("rollups of")]
+    assert len(built) == (3 if damage == "names" else 1)
+    assert any("are damaged" in line for line in log) == (damage in ("flip", "cut"))
     assert nacc(later) == wanted
+
+
+def test_numbers_of_another_list_of_names_are_not_shown(store: Path, tmp_path: Path) -> None:
+    state, _ = Refreshed(store, tmp_path / "cache").refresh()
+    write_names(state.segments[0].path.parent, NameList("another", [], []))
+    with pytest.raises(RollupsDamagedError, match="names"):
+        snapshot.load(state)
+
+
+def test_sets_of_segments_with_more_people_meet_those_with_fewer(tmp_path: Path) -> None:
+    rows = []
+    for back, people in ((40, 1_400), (20, 700), (0, 30)):
+        day = LAST - timedelta(days=back)
+        rows.append(stores.partial_rows(day, count=3_000, people=people))
+        stores.store_day(tmp_path / "store", day, rows[-1])
+    loaded = snapshot.load(Refreshed(tmp_path / "store", tmp_path / "cache").refresh()[0])
+    assert len(set(loaded.widths)) > 1
+    chosen = Selection(LAST - timedelta(days=40), LAST)
+    accesses = [row for of_day in rows for row in of_day if row["stream"] != "condor"]
+    assert use.totals(loaded, chosen)["users"] == len({row["user"] for row in accesses} - {None})
+    names = sorted({row["dataset_name"] for row in accesses})
+    for filters in ((), (("site_tier", "T2"),)):
+        counts = dataset_ranking.users_of_datasets(loaded, replace(chosen, filters=filters), names)
+        for name, count in zip(names, counts, strict=True):
+            own = (row for row in accesses if row["dataset_name"] == name)
+            own = (row for row in own if not filters or row["site_name"].startswith("T2_"))
+            assert count == len({row["user"] for row in own} - {None})
 
 
 def test_a_damaged_day_is_left_out_and_named_and_the_others_stay(
@@ -215,11 +219,11 @@ def test_a_day_that_could_not_be_read_is_tried_again_alone(
         rollups_module, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
     )
 
-    def build(days: Sequence[StoredInterval], own_store: str, folder: Path) -> SegmentIndex:
+    def build(days: Sequence[StoredInterval], folder: Path, name: str) -> Path:
         built.append(len(days))
         if is_failing[0] and any(entry.first_day == LAST for entry in days):
             raise DataError("a disk did not answer")
-        return segment_build.build(days, own_store, folder)
+        return segment_build.build(days, folder, name)
 
     later = LAST.replace(month=2, day=1)
     stores.store_day(store, later, stores.partial_rows(later, count=10))
@@ -312,6 +316,29 @@ def test_a_building_process_that_somebody_ended_once_costs_no_day(
         builder.close()
     assert not state.faults and len(state.runs) == 3
     assert any("ended by signal 15" in line for line in log)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_only_the_first_segments_of_a_store_are_built_at_normal_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(segment_build.os, "nice", steps.append)
+    monkeypatch.setattr(segment_build, "build", lambda days, folder, name: folder / name)
+    if not is_first:
+        (tmp_path / "2026-01.a.b.duckdb").touch()
+    requests = iter([([], tmp_path, "2026-01-15"), ([], tmp_path, "2026-01-14")])
+    answers: list[Path] = []
+
+    def recv() -> object:
+        try:
+            return next(requests)
+        except StopIteration:
+            raise EOFError from None
+
+    segment_build._serve(SimpleNamespace(recv=recv, send=answers.append))  # type: ignore[arg-type]
+    assert answers == [tmp_path / "2026-01-15", tmp_path / "2026-01-14"]
+    assert steps == ([] if is_first else [5])
 
 
 @pytest.mark.parametrize(
@@ -419,7 +446,7 @@ def test_a_dataset_beside_counts_beyond_64_bits_has_its_last_day_at_each_site(
         assert dataset_ranking.last_at_sites(loaded, row["dataset_name"])[row["site_name"]] == LAST
 
 
-def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> None:
+def test_counts_of_32_bits_are_summed_in_64(tmp_path: Path) -> None:
     most = (1 << 31) - 1
     rows = [
         {**row, "nacc": most}
@@ -429,7 +456,6 @@ def test_counts_that_are_kept_in_32_bits_are_summed_in_64(tmp_path: Path) -> Non
     unique = {(row["stream"], row["dataset_name"]): row for row in rows}
     stores.store_day(tmp_path / "store", LAST, list(unique.values()))
     loaded = snapshot.load(Refreshed(tmp_path / "store", tmp_path / "cache").refresh()[0])
-    assert loaded.datasets.segments[0].column("nacc").dtype == "int32"
     wanted = Counter(name for _, name in unique)
     assert max(wanted.values()) > 1
     ranking = dataset_ranking.datasets(loaded, Selection(LAST, LAST, measure="nacc"))
@@ -478,15 +504,13 @@ def test_a_question_that_failed_is_asked_again(store: Path, tmp_path: Path) -> N
 def test_a_dataset_is_found_in_the_row_groups_that_have_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_build, "_LOOKUP_GROUP", 2_048)
+    monkeypatch.setattr(segment_build, "_ROW_GROUP", 2_048)
     for back in (0, 1):
         day = LAST - timedelta(days=back)
         rows = stores.partial_rows(day, count=9_000, people=400)
         stores.store_day(tmp_path / "store", day, rows)
     state, _ = Refreshed(tmp_path / "store", tmp_path / "cache").refresh()
     loaded = snapshot.load(state)
-    lookup = loaded.datasets.segments[0].lookups["detail"]
-    assert len(lookup.first) > 1
     chosen = Selection(LAST - timedelta(days=1), LAST)
     every = [
         row
@@ -574,6 +598,9 @@ def test_segments_say_from_which_runs_they_are(store: Path, tmp_path: Path) -> N
     stored = {
         path.parents[1].name: path.name for path in (store / "data_aggregation").glob("*/runs/*")
     }
+    loaded = snapshot.load(state)
     assert {
-        day: run for one in state.segments for day, run in read_index(one.folder).runs.items()
+        str(day): run
+        for number in range(len(state.segments))
+        for day, run in loaded.query(f"SELECT day, run FROM s{number}.days")
     } == stored

@@ -28,7 +28,6 @@ from cmsspark.apps.dashboard.app import Services, create_app
 from cmsspark.apps.dashboard.query_process import Query, QueryPool
 from cmsspark.apps.dashboard.rollup_refresher import RollupRefresher
 from cmsspark.apps.dashboard.security import Guard
-from cmsspark.apps.dashboard.segment import SegmentIndex
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.store.query.database import Database
 from cmsspark.store.query.stored_parts import StoredInterval
@@ -237,10 +236,10 @@ def test_two_servers_on_one_cache_remove_nothing_that_the_other_uses(
         servers = [RollupRefresher(database, tmp_path / "cache") for _ in range(2)]
         for server in servers:
             server.refresh()
-        used = [segment.folder for segment in servers[0].snapshot().segments]
+        used = [segment.path for segment in servers[0].snapshot().segments]
         stores.store_day(tmp_path / "store", LAST, stores.partial_rows(LAST, seed=7, count=10))
         servers[1].refresh()
-        assert all((folder / "segment.json").is_file() for folder in used)
+        assert all(path.is_file() for path in used)
         servers[0].refresh()
         servers[0].stop()
         servers[1].stop()
@@ -248,8 +247,8 @@ def test_two_servers_on_one_cache_remove_nothing_that_the_other_uses(
         gc.collect()
         later = RollupRefresher(database, tmp_path / "cache")
         later.refresh()
-        folders = [segment.folder for segment in later.snapshot().segments]
-        assert sorted(later._rollups.folder.iterdir()) == sorted(folders)
+        paths = [segment.path for segment in later.snapshot().segments]
+        assert sorted(later._rollups.folder.glob("*.duckdb")) == sorted(paths)
         later.stop()
 
 
@@ -358,11 +357,11 @@ class Builder:
         self.days: list[list[str]] = []
         self.said: list[str] = []
 
-    def __call__(self, days: Sequence[StoredInterval], store: str, folder: Path) -> SegmentIndex:
+    def __call__(self, days: Sequence[StoredInterval], folder: Path, name: str) -> Path:
         assert self.refresher is not None
         self.days.append([str(one.interval) for one in days])
         self.said.append(self.refresher.freshness.progress)
-        return segment_build.build(days, store, folder)
+        return segment_build.build(days, folder, name)
 
     def close(self) -> None:
         pass
@@ -381,7 +380,7 @@ def test_finished_days_are_shown_while_older_ones_are_built_and_pages_say_how_fa
         texts = []
         build = refresher._rollups._build
 
-        def stop_at_the_second(*values: object) -> SegmentIndex:
+        def stop_at_the_second(*values: object) -> Path:
             if len(builder.days) == 1:
                 answer = pages.get("/popularity?from=2025-01-15&to=2026-01-15")
                 texts.append((answer.status_code, answer.text))

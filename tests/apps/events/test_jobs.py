@@ -22,8 +22,9 @@ from cmsspark.apps.events.models import load
 from cmsspark.apps.events.root_files import EntryRange, read_events, read_range, to_matrix
 from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.base.errors import DataError, InputMissing, OutputError, UsageError
+from cmsspark.base.errors import DataError, InputMissing, OutputError
 from cmsspark.base.manifests import Manifest
+from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.settings.settings import Settings
 from tests.apps.events.events import CLASSES, DELPHES, HLF_COUNT, MATRIX
 
@@ -385,8 +386,12 @@ def test_the_demo_goes_from_made_files_to_scores(spark: Any, tmp_path: Path) -> 
     scores = pq.read_table(tmp_path / "demo" / demo_run.SCORES)
     assert steps[-1].result.startswith(f"{scores.num_rows} of 60 events in ")
     assert 30 < scores.num_rows <= 60
-    with pytest.raises(UsageError, match="a store on this host"):
-        demo_run.run(
-            EventRequest("hdfs:///store", DAY, request_in(tmp_path).settings, lambda text: None),
-            options,
-        )
+
+
+def test_a_folder_of_a_store_is_copied_with_all_below_it(tmp_path: Path) -> None:
+    (tmp_path / "model" / "deep").mkdir(parents=True)
+    (tmp_path / "model" / "card.json").write_text("{}")
+    (tmp_path / "model" / "deep" / "weights").write_bytes(b"w")
+    demo_run.fetch_folder(LocalFiles(), str(tmp_path / "model"), tmp_path / "copy")
+    copied = {str(file.relative_to(tmp_path / "copy")) for file in (tmp_path / "copy").rglob("*")}
+    assert copied == {"card.json", "deep", "deep/weights"}

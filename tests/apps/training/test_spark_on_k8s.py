@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import secrets
 import subprocess
-from dataclasses import replace
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import yaml
 
 from cmsspark.settings.settings import Settings
 from cmsspark.submit.host import this_host
-from tests.kubernetes import ADMIN, KubeServer
+from tests.kubernetes import ADMIN, NOBODY, KubeServer
 from tests.submit.hosts import PLACES, command
 
 pytestmark = pytest.mark.long
@@ -124,3 +132,231 @@ def test_spark_submits_a_driver_with_our_pod_template(kube: KubeServer, tmp_path
     assert any("spark.properties" in (each.data or {}) for each in owned)
     everything = str([each.data for each in maps]) + str(driver.spec)
     assert ADMIN not in everything
+
+
+# The key of the pseudonyms, on the way from run_spark to the driver.
+
+RUN_SPARK = "from cmsspark.submit.wrapper import main; main()"
+KEY = "ab" * 32 + "\n"
+
+
+@dataclass
+class Submission:
+    """A run_spark that submits a job to a namespace of its own."""
+
+    kube: KubeServer
+    folder: Path
+    namespace: str
+    runs: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def kill(self, run: subprocess.Popen[bytes]) -> None:
+        """End a run and all below it, as nothing that they could handle."""
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(run.pid).children(recursive=True):
+                child.kill()
+        run.kill()
+        run.wait(60)
+
+    def words(self, *more: str) -> list[str]:
+        confs = {
+            "spark.kubernetes.container.image": "registry/x:1",
+            "spark.kubernetes.file.upload.path": f"file://{self.folder}/upload",
+            "spark.kubernetes.namespace": self.namespace,
+        }
+        options = [word for name, value in confs.items() for word in ("--conf", f"{name}={value}")]
+        day = ("--date", "20260115", "--fout", "hdfs:///x", "--root", "hdfs:///x")
+        words = ["dbs_eos", "--k8s", "--master", f"k8s://{self.kube.url}", *options, *more, *day]
+        return [sys.executable, "-c", RUN_SPARK, *words]
+
+    def environ(self, token: str = ADMIN) -> dict[str, str]:
+        return {
+            **os.environ,
+            "KUBECONFIG": str(self.kube.kubeconfig(token)),
+            "CMSSPARK_STATE_DIR": str(self.folder / "state"),
+            "CMSSPARK_CACHE_DIR": str(self.folder / "cache"),
+            "HADOOP_CONF_DIR": "",
+        }
+
+    def start(self, *more: str, token: str = ADMIN) -> subprocess.Popen[bytes]:
+        with (self.folder / "stderr").open("ab") as log:
+            run = subprocess.Popen(self.words(*more), env=self.environ(token), stderr=log)
+        self.runs.append(run)
+        return run
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def refused(self, token: str = ADMIN) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.words(),
+            env=self.environ(token),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    def secrets(self) -> list[Any]:
+        return list(self.kube.core().list_namespaced_secret(self.namespace).items)
+
+    def driver(self) -> Any:
+        """The driver's pod, once there is one."""
+
+        def found() -> Any:
+            pods = self.kube.core().list_namespaced_pod(
+                self.namespace, label_selector="spark-role=driver"
+            )
+            return pods.items[0] if pods.items else None
+
+        return waited_for(found)
+
+    def set_phase(self, phase: str) -> None:
+        name = self.driver().metadata.name
+        ended = {"exitCode": 0} if phase == "Succeeded" else None
+        state = {"terminated": ended} if ended else {"running": {}}
+        container = {
+            "name": "spark",
+            "image": "x",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            "state": state,
+        }
+        status = {"phase": phase, "containerStatuses": [container]}
+        self.kube.core().patch_namespaced_pod_status(name, self.namespace, {"status": status})
+
+
+def waited_for(look: Callable[[], Any], seconds: float = 240) -> Any:
+    """What ``look`` returns once it is true."""
+    end = time.monotonic() + seconds
+    while not (value := look()):
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.2)
+    return value
+
+
+@pytest.fixture
+def submission(kube: KubeServer, tmp_path: Path) -> Iterator[Submission]:
+    """A namespace of the restricted standard, a key, and a folder that all may read."""
+    namespace = f"run-{secrets.token_hex(4)}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kube.core().create_namespace({"metadata": {"name": namespace, "labels": labels}})
+    (tmp_path / "upload").mkdir()
+    (tmp_path / "state").mkdir(mode=0o700)
+    key = tmp_path / "state/pseudonym.key"
+    key.write_text(KEY)
+    key.chmod(0o600)
+    made = Submission(kube, tmp_path, namespace)
+    yield made
+    for run in made.runs:
+        made.kill(run)
+
+
+def test_the_key_is_a_secret_from_the_submission_to_the_drivers_start(
+    submission: Submission,
+) -> None:
+    run = submission.start()
+    driver = submission.driver()
+    (secret,) = submission.secrets()
+    assert base64.b64decode(secret.data["pseudonym.key"]).decode() == KEY
+    (variable,) = (
+        each for each in driver.spec.containers[0].env if each.name == "CMSSPARK_PSEUDONYM_KEY"
+    )
+    reference = variable.value_from.secret_key_ref
+    assert (reference.name, reference.key) == (secret.metadata.name, "pseudonym.key")
+    owners = waited_for(lambda: submission.secrets()[0].metadata.owner_references)
+    assert owners[0].uid == driver.metadata.uid
+    submission.set_phase("Running")
+    waited_for(lambda: not submission.secrets())
+    assert run.poll() is None
+    submission.set_phase("Succeeded")
+    assert run.wait(120) == 0, submission.said
+    uploaded = [file for file in (submission.folder / "upload").rglob("*") if file.is_file()]
+    assert {file.suffix for file in uploaded} >= {".zip", ".py"}
+    assert not any(KEY.strip().encode() in file.read_bytes() for file in uploaded)
+
+
+def test_no_secret_outlives_an_interrupted_run(submission: Submission) -> None:
+    run = submission.start()
+    submission.driver()
+    run.terminate()
+    assert run.wait(120) == 75
+    assert submission.secrets() == []
+
+
+def test_a_killed_run_leaves_a_secret_of_its_pod_which_the_next_run_deletes(
+    submission: Submission,
+) -> None:
+    run = submission.start()
+    driver = submission.driver()
+    owners = waited_for(lambda: submission.secrets()[0].metadata.owner_references)
+    assert (owners[0].kind, owners[0].uid) == ("Pod", driver.metadata.uid)
+    (killed,) = submission.secrets()
+    submission.kill(run)
+    submission.set_phase("Succeeded")
+    second = submission.start()
+    names = waited_for(
+        lambda: {each.metadata.name for each in submission.secrets()} - {killed.metadata.name}
+    )
+    assert len(names) == 1
+    assert {each.metadata.name for each in submission.secrets()} == names
+    second.terminate()
+    assert second.wait(120) == 75 and submission.secrets() == []
+
+
+def test_a_user_without_rights_is_77_in_one_message_and_nothing_is_started(
+    submission: Submission,
+) -> None:
+    run = submission.refused(NOBODY)
+    assert run.returncode == 77, run.stderr
+    assert "cannot create resource" in run.stderr and "etc/k8s/submit-role.yaml" in run.stderr
+    assert "Exception" not in run.stderr and submission.secrets() == []
+
+
+def test_a_right_that_only_the_driver_lacks_is_77_and_leaves_no_secret(
+    submission: Submission,
+) -> None:
+    from kubernetes import client
+
+    rbac = client.RbacAuthorizationV1Api(submission.kube.api())
+    rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "list", "delete"]}
+    rbac.create_namespaced_role(
+        submission.namespace, {"metadata": {"name": "some"}, "rules": [rule]}
+    )
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "some"}
+    user = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "nobody"}
+    rbac.create_namespaced_role_binding(
+        submission.namespace,
+        {"metadata": {"name": "some"}, "roleRef": role, "subjects": [user]},
+    )
+    run = submission.refused(NOBODY)
+    assert run.returncode == 77, run.stderr
+    assert "starting the driver on Kubernetes is forbidden" in run.stderr
+    assert "Exception" not in run.stderr and "\tat " not in run.stderr
+    assert submission.secrets() == []
+
+
+def test_the_role_of_those_who_submit_is_enough(submission: Submission) -> None:
+    from kubernetes import utils
+
+    text = (TOP / "etc/k8s/submit-role.yaml").read_text(encoding="utf-8")
+    for document in yaml.safe_load_all(text):
+        if document["metadata"]["name"] == "cmsspark-submit" and document["kind"] == "RoleBinding":
+            document["subjects"] = [{**document["subjects"][0], "kind": "User", "name": "nobody"}]
+        utils.create_from_dict(submission.kube.api(), document, namespace=submission.namespace)
+    conf = "spark.kubernetes.authenticate.driver.serviceAccountName=cmsspark-driver"
+    run = submission.start("--conf", conf, token=NOBODY)
+    assert submission.driver().spec.service_account_name == "cmsspark-driver"
+    waited_for(lambda: submission.secrets()[0].metadata.owner_references)
+    submission.set_phase("Running")
+    waited_for(lambda: not submission.secrets())
+    submission.set_phase("Succeeded")
+    assert run.wait(120) == 0, submission.said
+
+
+def test_the_pod_template_alone_is_a_pod_of_the_restricted_standard(
+    submission: Submission,
+) -> None:
+    pod = yaml.safe_load((TOP / "etc/k8s/pod.yaml").read_text(encoding="utf-8"))
+    submission.kube.core().create_namespaced_pod(submission.namespace, pod, dry_run="All")

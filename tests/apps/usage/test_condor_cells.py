@@ -9,15 +9,21 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.base.errors import DataError
 from cmsspark.counting.htcondor_jobs import id_hashes
+from cmsspark.engines.job_work import JobTables
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.run import earlier_jobs
+from cmsspark.run import spark as spark_runner
 from cmsspark.run.log_day import run
 from cmsspark.run.request import DayRequest
 from cmsspark.settings.settings import Settings
 from cmsspark.sources.registry import JOB_TABLES
+from cmsspark.store import results
 from tests.apps.usage.test_data_aggregation_cells import REPORT_KEY, _people, _same_rows
 from tests.corpus import jobs
 from tests.corpus.hostile import DAY
@@ -162,6 +168,55 @@ def test_rule_31_ids_kept_from_the_day_before_serve_instead_of_its_logs(
     )
     assert manifest["reconciliation"] == {"condor": wanted.reconciliation()}
     assert manifest["unmatched_sites"] == {"condor": wanted.unmatched_sites()}
+
+
+def test_rule_31_many_ids_are_read_and_written_by_tasks_with_the_same_cells(
+    world: Path,
+    wanted: JobCount,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spark: object,
+) -> None:
+    _run(_request(world, tmp_path, YESTERDAY))
+    monkeypatch.setattr(spark_runner, "DRIVER_IDS", 0)
+    monkeypatch.setattr(earlier_jobs, "SENT_IDS", 0)
+    monkeypatch.setattr(earlier_jobs, "is_local", lambda path: False)
+
+    def refuse(day: object, files: object) -> None:
+        raise AssertionError("the driver reads the ids")
+
+    monkeypatch.setattr(earlier_jobs.EarlierDay, "read_ids", refuse)
+    monkeypatch.setattr(JobTables, "add_rows", _without_ids)
+    tables, manifest = _run(_request(world, tmp_path, engine="spark", join="index"))
+    _check(tables, manifest, wanted)
+    assert manifest["earlier_jobs"]["condor"]["ids_from"] == "stored"
+
+
+_add_rows = JobTables.add_rows
+
+
+def _without_ids(tables: JobTables, table: str, rows: Any) -> None:
+    assert table != "condor_ids", "the driver collects the ids"
+    _add_rows(tables, table, rows)
+
+
+def test_rule_31_lost_ids_are_noticed_before_tasks_read_them(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = _request(world, tmp_path, YESTERDAY)
+    run(request)
+    done = results.current(LocalFiles(), request.fout, request.job, "condor_ids", YESTERDAY)
+    monkeypatch.setattr(earlier_jobs, "SENT_IDS", 0)
+    monkeypatch.setattr(earlier_jobs, "is_local", lambda path: False)
+    entry = done.manifest.tables["condor_ids"]
+    day = earlier_jobs.EarlierDay("condor", YESTERDAY, ids=done)
+    assert len(day.id_paths(LocalFiles())) == entry.files
+    lost = msgspec.structs.replace(
+        done.manifest, tables={"condor_ids": msgspec.structs.replace(entry, rows=entry.rows + 1)}
+    )
+    damaged = earlier_jobs.EarlierDay("condor", YESTERDAY, ids=replace(done, manifest=lost))
+    with pytest.raises(DataError, match="are not all there"):
+        damaged.id_paths(LocalFiles())
 
 
 def test_rule_31_kept_ids_of_other_files_do_not_serve(world: Path, tmp_path: Path) -> None:
