@@ -24,9 +24,9 @@ import numpy as np
 from bench.peers import events_higher_order
 from cmsspark.apps.events.definition import default_definition
 from cmsspark.apps.events.demo_run import MODELS, make_events, write_tree
+from cmsspark.apps.events.layout import TOPOLOGY
 from cmsspark.apps.events.prepare import PrepareTask, RangeResult, run_tasks
 from cmsspark.apps.events.root_files import EntryRange, estimate_bytes, sample_parts, to_matrix
-from cmsspark.apps.events.topology import TOPOLOGY
 
 CORES = 2
 #: How often each file is read for features without the matrix.

@@ -26,10 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from cmsspark.apps.events.layout import BATCH_ROWS
+from cmsspark.apps.events.layout import BATCH_ROWS, TOPOLOGY
 from cmsspark.apps.events.root_files import PartWriter
 from cmsspark.apps.events.scalers import Moments
-from cmsspark.apps.events.topology import TOPOLOGY
 
 SCRIPT = Path(__file__).resolve().parent.parent / "etc/training/train_events.py"
 WORKERS = (1, 2)

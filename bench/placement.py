@@ -14,9 +14,8 @@ from pathlib import Path
 import polars as pl
 
 from bench.placement_worlds import WORLDS, World, real_series
-from cmsspark.apps.placement.backtest import backtest
 from cmsspark.apps.placement.inputs import PlacementInputs, make_reads, make_replicas
-from cmsspark.apps.placement.plan import Limits
+from cmsspark.apps.placement.plan import Limits, backtest
 
 
 def inputs_of(world: World, budget_share: float) -> PlacementInputs:

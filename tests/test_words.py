@@ -18,7 +18,7 @@ from bench.house_names import vague_names, without_verb
 #: Bare participles and pronouns as names of values (``bench/house_names.py`` lists them), by room.
 AT_MOST = {
     "apps/dashboard": 0,
-    "apps/events": 7,
+    "apps/events": 3,
     "apps/monitor": 2,
     "apps/placement": 3,
     "apps/results": 2,

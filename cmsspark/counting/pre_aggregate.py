@@ -449,9 +449,11 @@ class StreamAggregator:
         """
         sites: Counter[str] = Counter()
         numbers = np.flatnonzero(self._unmatched_of_group)
-        places, counts = groups.rows.columns(0)[2][numbers], self._unmatched_of_group[numbers]
-        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
-            sites[groups.places.values_by_number[place][0]] += count
+        if len(numbers):  # groups of jobs are a list: none of their records is here
+            places = groups.rows.columns(0)[2][numbers]
+            counts = self._unmatched_of_group[numbers]
+            for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+                sites[groups.places.values_by_number[place][0]] += count
         notes = [
             *notes,
             *((UNMATCHED_SITE, name, count, "") for name, count in sites.items()),

@@ -79,7 +79,7 @@ class _Rows:
         for size in self.sizes:
             buffer = np.empty(size, np.uint8)
             buffers.append(buffer)
-            part = memoryview(buffer)
+            part = buffer.data
             while part:
                 count = os.readv(pipe.fileno(), [part])
                 if not count:

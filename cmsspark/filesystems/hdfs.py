@@ -164,12 +164,14 @@ class HdfsView:
     def stat(self, path: str) -> Entry | None:
         """Return the entry of a location, None where there is none."""
         with suppress(InputMissing):
-            return self._asked(path, lambda client, name: _entry(path, client.get_file_info(name)))
+            return self._call_client(
+                path, lambda client, name: _entry(path, client.get_file_info(name))
+            )
         return None
 
     def list_dir(self, path: str) -> list[Entry]:
         """Return the entries of a folder."""
-        statuses = self._asked(path, lambda client, name: list(client.list_status(name)))
+        statuses = self._call_client(path, lambda client, name: list(client.list_status(name)))
         return [
             _entry(f"{path.rstrip('/')}/{status.path.rpartition('/')[2]}", status)
             for status in statuses
@@ -185,9 +187,9 @@ class HdfsView:
             content: bytes = file.read_range(offset, size) if size else b""
             return content
 
-        return self._asked(path, read)
+        return self._call_client(path, read)
 
-    def _asked(self, location: str, ask: Callable[[Any, str], T]) -> T:
+    def _call_client(self, location: str, ask: Callable[[Any, str], T]) -> T:
         parts = urlsplit(location)
         with hdfs_errors(location):
             return ask(_connected(parts.netloc, ()), parts.path)

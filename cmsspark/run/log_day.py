@@ -122,7 +122,7 @@ def _run_by_spark(request: DayRequest, job_run: JobRun) -> results.CurrentTable:
     sites = load_storage_sites(request.settings.sites)
     paths = [path for day in inputs.earlier for path in day.id_paths(inputs.files)]
     runner = SparkRunner(spark, inputs.dumps, of_driver, request.feed, rses, sites, paths)
-    return day_run.count(runner)
+    return day_run.count(runner, reads_ids=not paths)
 
 
 def _read_rses(request: DayRequest, inputs: Inputs) -> Rses | None:
@@ -164,12 +164,13 @@ class LogDayRun:
     opened: catalogue_snapshots.Snapshots | None
     run_context: RunContext
 
-    def count(self, runner: local.LocalRunner | SparkRunner) -> results.CurrentTable:
-        """Count, check and store."""
+    def count(
+        self, runner: local.LocalRunner | SparkRunner, *, reads_ids: bool = True
+    ) -> results.CurrentTable:
+        """Count, check and store. ``reads_ids``: the tasks get the stored ids of the day before."""
 
         def count_and_store(run_now: StagedRun) -> results.CurrentTable:
-            has_ids = isinstance(runner, SparkRunner) and bool(runner.earlier_ids)
-            context = self.context(reads_ids=not has_ids)
+            context = self.context(reads_ids=reads_ids)
             counted = runner.run(stream_files(self.inputs), context)
             report = self.opened.report.__dict__ if self.opened and self.opened.report else None
             outcome = day_result.build_outcome(self.request, self.inputs, counted, report)

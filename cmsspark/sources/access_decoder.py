@@ -81,6 +81,7 @@ class AccessDecoder(JsonDecoder):
 
     #: Attributes that make an access's group.
     shared: ClassVar[tuple[str, ...]] = ("user", "app", "site", "reader")
+    groups: Groups
     #: Values of ``lfn`` that stand for no name.
     no_names: ClassVar[tuple[str, ...]] = ()
 

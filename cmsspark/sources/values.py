@@ -339,7 +339,6 @@ NOBODY: Final = NO_SITES | {"not reported", "nobody"}
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _PROXIES = frozenset(("proxy", "limited proxy"))
 
 
@@ -364,11 +363,13 @@ def user_name(identity: str | None) -> str | None:
     name = (identity or "").partition("&")[0].strip()
     if not name.startswith("/"):
         return person_name(name)
-    for part in reversed(name.split("/CN=")[1:]):
+    while True:
+        name, is_part, part = name.rpartition("/CN=")
+        if not is_part:
+            return None
         value = part.partition("/")[0]
-        if _DIGITS.fullmatch(value) is None and value not in _PROXIES:
+        if not (value.isascii() and value.isdigit()) and value not in _PROXIES:
             return value if value and value.lower() not in NOBODY else None
-    return None
 
 
 def as_is(text: str | None) -> str | None:

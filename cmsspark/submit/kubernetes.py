@@ -195,11 +195,11 @@ class RunSecret:
                     self._pod, self._namespace, _request_timeout=_TIMEOUT_S
                 )
                 if not self._is_owned:
-                    self._own(pod.metadata.uid)
+                    self._set_owner(pod.metadata.uid)
                 if pod.status.phase != "Pending":
                     self._delete()
 
-    def _own(self, uid: str) -> None:
+    def _set_owner(self, uid: str) -> None:
         owner = {"apiVersion": "v1", "kind": "Pod", "name": self._pod, "uid": uid}
         self._core.patch_namespaced_secret(
             self._name,

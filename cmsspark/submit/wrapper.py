@@ -203,9 +203,9 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     spark = build(request, settings, host, install_paths(host, settings, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
     if command.mode != "python":
-        from cmsspark.submit import engine_choice
+        from cmsspark.submit import cluster_checks
 
-        spark = command = engine_choice.with_index(command, job, options, settings, environ)
+        spark = command = cluster_checks.with_index(command, job, options, settings, environ)
     if request.has("--explain"):
         first = [
             *uncompiled(job, host.package, unavailable_reason()),

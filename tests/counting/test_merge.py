@@ -200,15 +200,19 @@ def test_side_rows_are_summed_and_accesses_are_matched() -> None:
     assert merge(batches(ROWS, 4)).quarantined == [("eos", '{"file": "x"}')]
 
 
-def test_files_that_the_shuffle_join_has_not_found_are_in_their_bin_and_under_their_prefix() -> (
-    None
-):
-    lost = [other("unmatched", "aaa", f"/store/mc/Run{number}/*", 2) for number in range(KEPT + 3)]
-    told = side_rows([*lost, other("unmatched", "eos", "/store/user/*", 5), *lost])
+def test_files_that_the_shuffle_join_has_not_found_are_in_their_bin_prefix_and_site() -> None:
+    lost = [
+        other("unmatched", "aaa", f"/store/mc/Run{number}/*", 2) | {"site_name": "T2_A"}
+        for number in range(KEPT + 3)
+    ]
+    of_eos = other("unmatched", "eos", "/store/user/*", 5) | {"site_name": "T2_CH_CERN"}
+    told = side_rows([*lost, of_eos, *lost])
+    assert ("unmatched_site", "aaa", "T2_A", 4 * (KEPT + 3), None) in told
     assert {row for row in told if row[0] == "bin" or row[1] == "eos"} == {
         ("bin", "aaa", "not_in_dbs", 4 * (KEPT + 3), None),
         ("bin", "eos", "user_file", 5, None),
         ("prefix", "eos", "/store/user/*", 5, ""),
+        ("unmatched_site", "eos", "T2_CH_CERN", 5, None),
     }
     by_prefix = {
         name: count for kind, stream, name, count, _ in told if (kind, stream) == ("prefix", "aaa")

@@ -8,19 +8,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import IO
 
+import pyarrow as pa
 import pytest
 
 from cmsspark.base import self_metrics
 from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.errors import CmssparkError, DataError, NotAllowed, NotReady
 from cmsspark.engines.tasks import Task, TaskContext
-from cmsspark.engines.worker_pool import WorkerFailed, WorkerPool
+from cmsspark.engines.worker_pool import WorkerFailed, WorkerPool, _Rows
 from cmsspark.settings.pseudonyms import Pseudonyms
 from cmsspark.sources.formats.fast_json import Groups
 from tests.counting.catalogues import opened
@@ -117,6 +120,28 @@ def test_more_processes_than_tasks_and_no_tasks_at_all(
     assert [row["read_bytes"] for row in rows if row["kind"] == "access"] == [5]
     with WorkerPool(2) as pool:
         assert list(pool.scan([], context)) == []
+
+
+def test_rows_arrive_as_they_were_sent_and_an_end_within_them_is_one_of_the_process() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "text": pa.array(["é", None, ""] * 70_000).dictionary_encode(),
+            "number": pa.array([None, -1, 2**62] * 70_000),
+            "null": pa.nulls(210_000),
+            "nothing": pa.array([""] * 210_000),
+        }
+    ).slice(1)
+    here, there = Pipe()
+    sender = threading.Thread(target=_Rows.send, args=(there, batch))
+    sender.start()
+    assert here.recv().receive(here).equals(batch)
+    sender.join()
+    there.send(_Rows(b"", [3, 4]))
+    os.write(there.fileno(), b"abc12")
+    there.close()
+    rows = here.recv()
+    with pytest.raises(EOFError):
+        rows.receive(here)
 
 
 def _half(number: int) -> tuple[float, int]:

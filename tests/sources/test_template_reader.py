@@ -204,6 +204,25 @@ def test_columns_hold_what_was_read_however_much_it_is() -> None:
             columns.name(row)
 
 
+def test_columns_that_follow_each_other_keep_to_their_own_rows() -> None:
+    both = Both("aaa raw", [b'{"data":{"file_lfn":"/a","read_bytes":1}}'])
+    living: list[Any] = []
+    for turn in range(12):
+        # Three at most are alive; the buffers of the oldest serve the next.
+        living = [*living[-2:], (turn, columns_of(both))]
+        names = [b"/store/%d/%d" % (turn, number) for number in range(10 + 700 * (turn % 4))]
+        chunk = b"".join(
+            b'{"data":{"file_lfn":"%s","read_bytes":%d}}\n' % (name, turn) for name in names
+        )
+        assert both.known._lines.read(chunk, living[-1][1]) == (len(names), b"", [])
+        for of_turn, columns in living:
+            assert columns.count == 10 + 700 * (of_turn % 4)
+            assert set(columns.read_bytes.tolist()) == {of_turn}
+            found = [columns.name(row) for row in range(columns.count)]
+            assert found == [b"/store/%d/%d" % (of_turn, row) for row in range(columns.count)]
+            assert columns.hashes.tolist() == [name_hash(name) for name in found]
+
+
 def test_lines_that_are_left_are_handed_back_with_their_numbers() -> None:
     good, bad = SHORT["cmssw"] + b"\n", b"{}\n"
     both = Both("cmssw", [SHORT["cmssw"]])

@@ -16,7 +16,7 @@ import pytest
 from cmsspark.base.errors import UsageError
 from cmsspark.run.inputs import INDEX_FILES_KEY
 from cmsspark.store.own_jobs import find_job
-from cmsspark.submit import engine_choice, yarn
+from cmsspark.submit import cluster_checks, yarn
 from cmsspark.submit.arguments import split
 from cmsspark.submit.command import Command
 from cmsspark.submit.wrapper import instead, job_options, load_signature, with_engine
@@ -255,7 +255,7 @@ def on_cluster(
     spark: dict[str, str] | None = None,
 ) -> Command:
     """The command of a day on a cluster whose DBS has so many files."""
-    monkeypatch.setattr(engine_choice, "files_in_dbs", lambda *ignored: files)
+    monkeypatch.setattr(cluster_checks, "files_in_dbs", lambda *ignored: files)
     monkeypatch.setattr(yarn, "largest_container", lambda environ: largest)
     settings = replace(SETTINGS, root=str(place.tree.root), spark=spark or {})
     where = words if any(word.startswith("--k8s") for word in words) else ("--yarn", *words)
@@ -263,7 +263,7 @@ def on_cluster(
     built = command(*line, settings=settings)
     job = find_job("data_aggregation")
     options = job_options(job, list(requested(*line).arguments))
-    return engine_choice.with_index(built, job, options, settings, {})
+    return cluster_checks.with_index(built, job, options, settings, {})
 
 
 def test_yarn_gives_an_executor_the_index_once_for_each_task(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -46,3 +48,22 @@ def test_examples_of_a_job_are_parsed_as_they_are_typed() -> None:
         assert lines or job.is_day_optional or "--fout" not in text
         for line in lines:
             parse_typed(shlex.split(line))
+
+
+#: Prints which modules ``run_spark --help`` has loaded that only runs need.
+_LOADED = """
+import sys
+from cmsspark.submit.wrapper import run_spark
+run_spark(["--help"], {})
+for name in ("numpy", "pyarrow", "psutil", "sqlite3", "ssl", "xml", "concurrent.futures"):
+    if name in sys.modules:
+        print("loaded:", name)
+"""
+
+
+def test_help_loads_nothing_that_only_runs_need() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True
+    )
+    assert "run_spark JOB" in run.stdout
+    assert "loaded:" not in run.stdout

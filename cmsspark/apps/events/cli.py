@@ -141,9 +141,8 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
     """Judge a model by a part of a sample, and write metrics, pictures, page and model
     card into its folder.
     """
-    from cmsspark.apps.events.evaluation import shares
+    from cmsspark.apps.events.evaluation import shares, write_result
     from cmsspark.apps.events.models import load
-    from cmsspark.apps.events.result_files import write_result
     from cmsspark.apps.events.root_files import sample_parts
     from cmsspark.apps.events.score_files import load_evaluation, local_predictions
     from cmsspark.base.errors import InputMissing
@@ -305,7 +304,7 @@ def export_onnx(folder: Path, output: Path) -> None:
         raise UsageError(
             f"networks can be written as ONNX, not {kind}",
             where=folder,
-            next_step="read xgboost.ubj with XGBoost itself, and trees.npz with cmsspark.apps.events.models.load",
+            next_step="read xgboost.ubj with XGBoost itself",
         )
     extras.require("models as ONNX need", "onnx", extra="onnx")
     import onnx

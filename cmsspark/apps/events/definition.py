@@ -18,8 +18,7 @@ import msgspec
 
 from cmsspark.apps.events.expressions import BUILT_IN, Expression, ExpressionError, own_functions
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS, KERNEL_CUTS, LIMITS
-from cmsspark.apps.events.layout import NAME, RESERVED, EventLayout
-from cmsspark.apps.events.topology import HLF, TOPOLOGY
+from cmsspark.apps.events.layout import HLF, NAME, RESERVED, TOPOLOGY, EventLayout
 from cmsspark.base.config_files import ConfigFile, nearest, parse
 from cmsspark.base.errors import (
     DataError,
@@ -54,6 +53,15 @@ class CollectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     names: list[str]
     columns: dict[str, AnyBranch]
+
+
+class WeightSumSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a file keeps the sum of the weights of all events that were generated for it:
+    a branch, by its possible names, of another tree with a number for each run.
+    """
+
+    tree: str
+    branch: list[str] | str
 
 
 class FeatureSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,6 +99,7 @@ class DefinitionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: dict[str, float] = {}
     event: dict[str, AnyBranch] = {}
     weight: str | None = None
+    weight_sum: WeightSumSpec | None = None
     identity: list[str] = []
     python: str | None = None
     objects: dict[str, str] = {}
@@ -519,7 +528,7 @@ class BranchPlan:
 
 def plan_branches(keys: Iterable[str], definition: Definition) -> BranchPlan:
     """Find the branches of a definition among the keys of a tree, such as
-    ``Jet/Jet.PT``, ``Jet_pt`` or ``Jet.pt``.
+    ``Jet/Jet.PT``, ``Jet_pt``, ``Jet.pt`` or ``JetsAuxDyn:pt``.
     """
     key_of: dict[str, str] = {}
     for key in keys:
@@ -576,6 +585,6 @@ def _key(key_of: Mapping[str, str], collection: str, branch: AnyBranch) -> str |
 
 def _normal(name: str) -> str:
     """Return a name in which programs agree: they separate collection and column by
-    ``.``, ``/`` or ``_``.
+    ``.``, ``/``, ``_``, or in an RNTuple of ATLAS by ``:``.
     """
-    return re.sub(r"[./]", "_", name)
+    return re.sub(r"[./:]", "_", name)

@@ -15,8 +15,7 @@ import xxhash
 from cmsspark.apps.events.definition import BranchPlan, Definition, to_branch_spec, to_feature_spec
 from cmsspark.apps.events.expressions import Expression
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS, LIMITS, SELECTED, fill
-from cmsspark.apps.events.layout import BATCH_ROWS, HLF_BATCH_ROWS
-from cmsspark.apps.events.topology import TOPOLOGY
+from cmsspark.apps.events.layout import BATCH_ROWS, HLF_BATCH_ROWS, TOPOLOGY
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
 

@@ -51,8 +51,8 @@ class BarrierTrainer:
         self, spark: SparkSession, sample: Path, kind: str, seed: int, target: Path
     ) -> None:
         """Train a network and move its model to ``target``. Raises what the launcher raises."""
+        from cmsspark.apps.events.evaluation import write_history
         from cmsspark.apps.events.networks import require_jax
-        from cmsspark.apps.events.result_files import write_history
         from cmsspark.apps.training.launch import check, launch
         from cmsspark.apps.training.script_check import TrainingRun
         from cmsspark.apps.training.spark_backend import SparkBackend
@@ -116,7 +116,7 @@ def _continued(base: Path, run: TrainingRun) -> RunFolder:
 
 
 #: As in cmsspark.apps.events.models, which loads numpy.
-KINDS: Final = ("forest", "boosting", "xgboost", "hlf", "sequence", "inclusive")
+KINDS: Final = ("forest", "xgboost", "hlf", "sequence", "inclusive")
 
 
 def _job(

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from cmsspark.apps.events.topology import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
+from cmsspark.apps.events.layout import CHARGED_ROWS, NEUTRAL_ROWS, PHOTON_ROWS
 from cmsspark.base.arrays import Array, jit
 
 #: The collections and their columns, in the order of :func:`fill`.

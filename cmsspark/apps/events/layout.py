@@ -41,7 +41,8 @@ class EventLayout:
     and unit of the column ``hlf``; ``groups``: name and rows of each group of
     particles; ``columns``: the features of a particle; ``sequence``: the order of
     particles for recurrent networks; ``definition``: where features come from, as JSON
-    can hold it.
+    can hold it; ``weight_sums``: by class the sum of the weights of all generated events,
+    before cuts, None where files have none.
     """
 
     classes: tuple[tuple[str, str], ...]
@@ -50,6 +51,7 @@ class EventLayout:
     columns: tuple[str, ...] = ()
     sequence: str = ROWS
     definition: Any = None
+    weight_sums: tuple[float | None, ...] = ()
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -140,6 +142,7 @@ class EventLayout:
             "type": "int8",
             "classes": list(self.class_names),
             "titles": list(self.class_titles),
+            "weight_sums": list(self.weight_sums),
         }
         columns |= {"event_hash": {"type": "uint64"}, "weight": {"type": "float64"}}
         if origin:
@@ -162,6 +165,7 @@ class EventLayout:
                 pairs(label["classes"], label["titles"]),
                 pairs(hlf["features"], hlf["units"]),
                 definition=document["definition"],
+                weight_sums=tuple(label.get("weight_sums", ())),
             )
             if matrix is None:
                 return layout
@@ -194,3 +198,58 @@ def layout_in(folder: Path) -> EventLayout:
         raise InputMissing(
             "no description of events", where=path, next_step="name the folder of a sample"
         ) from None
+
+
+# What the kernel ``lepton_topology`` computes: its features, and the groups and columns
+# of its matrix.
+
+#: The high-level features, in the order of the column ``hlf``, with their units.
+HLF: Final = {
+    "HT": "GeV",
+    "MET": "GeV",
+    "phiMET": "rad",
+    "MT": "GeV",
+    "nJets": "",
+    "nBjets": "",
+    "LepPt": "GeV",
+    "LepEta": "",
+    "LepPhi": "rad",
+    "LepIsoCh": "",
+    "LepIsoGamma": "",
+    "LepIsoNeu": "",
+    "LepCharge": "",
+    "LepIsEle": "",
+}
+#: The features of a particle, in the order of a row of the matrix.
+LOW_LEVEL: Final = (
+    *("E", "px", "py", "pz", "pt", "eta", "phi", "vtxX", "vtxY", "vtxZ"),
+    *(
+        "ChPFIso",
+        "GammaPFIso",
+        "NeuPFIso",
+        "isChHad",
+        "isNeuHad",
+        "isGamma",
+        "isEle",
+        "isMu",
+        "charge",
+    ),
+)
+#: Rows of the matrix for each group; the lepton's row comes first.
+CHARGED_ROWS: Final = 450
+PHOTON_ROWS: Final = 150
+NEUTRAL_ROWS: Final = 200
+_GROUPS: Final = (
+    ("lepton", 1),
+    ("charged", CHARGED_ROWS),
+    ("photons", PHOTON_ROWS),
+    ("neutral_hadrons", NEUTRAL_ROWS),
+)
+#: The layout of events of Delphes with the published classes.
+TOPOLOGY: Final = EventLayout(
+    (("qcd", "QCD"), ("ttbar", "ttbar"), ("wjets", "W+jets")),
+    tuple(HLF.items()),
+    _GROUPS,
+    LOW_LEVEL,
+    DELTA_R,
+)

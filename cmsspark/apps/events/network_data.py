@@ -2,23 +2,28 @@
 in a seeded order.
 
 A share is every n-th row group of the part files in order of their names; where there
-are few row groups, every n-th row of each. A tenth of the events, of small samples up
-to a fifth, is kept for validation. It is chosen by the hash of the event: the same
-events for any number of workers.
+are few row groups, every n-th row of each. Events that judge a training are chosen by
+their hash: the same events for any number of workers.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import os
+import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,31 +34,26 @@ from cmsspark.apps.events.root_files import (
     event_groups,
     read_events,
     row_group_sizes,
+    row_groups,
     sample_parts,
+    to_matrix,
 )
 from cmsspark.apps.events.scalers import CURVE_EVENTS, Scalers
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, InputMissing, UsageError
-from cmsspark.base.memory import is_shortage
 
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
-
-#: Events that choose the best of several rounds well enough, and which hundredths of a
-#: sample are kept for them at least and at most.
-VALIDATION_EVENTS: Final = 5_000
-VALIDATION_PERCENT: Final = (10, 20)
 #: Batches whose events are sorted by length.
 BATCHES_AT_ONCE: Final = 8
+#: Stored arrays of another version are made again.
+_ARRAYS_VERSION: Final = 1
+#: Samples whose arrays are kept: those that were used last.
+_KEPT_ARRAYS: Final = 4
+_INDEX_FILE: Final = "events.npz"
+_PARTICLES_FILE: Final = "particles.f2"
 
-#: The columns of :class:`Rows`.
-COLUMNS: Final = ("hlf", "sequence", "label", "weight")
 
-
-@dataclass(frozen=True)
-class Rows:
-    """Events of a share: ``hlf``, which is :meth:`Scalers.inputs`, ``sequence`` ``(n, length,
+class Rows(NamedTuple):
+    """A batch: ``hlf``, which is :meth:`Scalers.inputs`, ``sequence`` ``(n, length,
     columns)``, labels, weights.
     """
 
@@ -63,36 +63,30 @@ class Rows:
     weight: Array
 
 
-@dataclass
-class _Columns:
-    """The events of a share, for learning or for validation, ready for batches.
+class Columns(NamedTuple):
+    """The events of a share, ready for batches.
 
     ``particles`` of all events follow each other, only those that exist, ordered and
-    scaled: those of event *i* from ``ends[i] - lengths[i]`` to ``ends[i]``.
+    scaled, in half precision: those of event *i* from ``ends[i] - lengths[i]`` to
+    ``ends[i]``. ``hundredths``: which hundredth of the sample an event is in, by its hash.
     """
 
     hlf: Array
     label: Array
     weight: Array
-    particles: Array
     lengths: Array
     ends: Array
-
-    def rows(self, positions: Array, length: int) -> Rows:
-        """Return events as a batch, their sequences filled up to ``length``."""
-        sequence = np.zeros((len(positions), length, self.particles.shape[-1]), np.float32)
-        for row, position in enumerate(positions):
-            count, end = self.lengths[position], self.ends[position]
-            sequence[row, :count] = self.particles[end - count : end]
-        return Rows(self.hlf[positions], sequence, self.label[positions], self.weight[positions])
+    particles: Array
+    hundredths: Array
 
 
 @dataclass
 class Share:
     """The events of a sample's ``train`` that worker ``rank`` of ``workers`` reads.
 
-    They are decoded, ordered and scaled once, at the first use. Particles are kept in a
-    file without a name, in the folder for temporary files, which is mapped into memory.
+    They are decoded, ordered and scaled once, at the first use, and mapped into memory.
+    ``arrays``: a folder where they stay for other trainings with the same events and
+    scalers; without it they go when this process ends.
 
     Raises InputMissing (66) where the folder holds no sample, DataError (65) where a
     part is damaged, or lacks what a network of this kind reads.
@@ -102,29 +96,32 @@ class Share:
     kind: str
     rank: int = 0
     workers: int = 1
-    #: The numbers of particles of the events of each worker: to learn from, and to
-    #: validate. Batches of all workers are as long as the longest event in one of them.
-    #: Only this worker's until they are set.
-    lengths: list[tuple[Array, Array]] = field(default_factory=list)
-    _groups: list[tuple[Path, int]] = field(default_factory=list)
-    _every: int = 1
-    _percent: int = 0
+    arrays: Path | None = None
+    #: Numbers of particles and hundredths of the events of each worker. Batches of all
+    #: workers are as long as the longest event in one of them. Only this worker's until
+    #: they are set.
+    everyone: list[tuple[Array, Array]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.scalers, self.layout = Scalers.load(self.folder), layout_in(self.folder)
-        files = sorted((self.folder / "train").glob("part-*.parquet"))
-        if not files:
+        self._parts = sample_parts(self.folder / "train")
+        if not self._parts:
             raise InputMissing(
                 "no sample of events",
                 where=self.folder / "train",
                 found="no part-*.parquet",
                 next_step="name the folder that events_sample made (train, test, scalers.json)",
             )
-        opened = [(file, self._open(file).metadata) for file in files]
-        groups = [(file, i) for file, metadata in opened for i in range(metadata.num_row_groups)]
-        events = sum(metadata.num_rows for _, metadata in opened)
-        least, most = VALIDATION_PERCENT
-        self._percent = min(most, max(least, -(-100 * VALIDATION_EVENTS // max(1, events))))
+        sizes = [row_group_sizes(part) for part in self._parts]
+        #: The events of all workers.
+        self.events = sum(map(sum, sizes))
+        if not self.events:
+            raise DataError("a sample has events", where=self.folder / "train", found="none")
+        groups = [
+            (part, number)
+            for part, of_part in zip(self._parts, sizes, strict=True)
+            for number in range(len(of_part))
+        ]
         if self.scalers.curves is None:
             # All workers read the same events, whatever their shares.
             first = read_events(self.folder / "train", limit=CURVE_EVENTS)
@@ -132,168 +129,219 @@ class Share:
         self._every = 1 if len(groups) >= 4 * self.workers else self.workers
         self._groups = groups if self._every > 1 else groups[self.rank :: self.workers]
 
-    @property
-    def own_lengths(self) -> tuple[Array, Array]:
-        """The numbers of particles of this worker's events: to learn from, to validate."""
-        learned, validated = self._columns
-        return learned.lengths, validated.lengths
-
-    def batches(self, size: int, seed: int, epoch: int) -> Iterator[Rows]:
-        """Whole batches of events to learn from, in an order that depends on seed,
-        epoch and rank only.
-
-        Events of similar length are together: so many batches at once are sorted by it.
-        """
-        lengths = [learned for learned, _ in self.lengths or [self.own_lengths]]
-        ranks = [self.rank] if len(lengths) == 1 else range(len(lengths))
-        orders = [
-            shuffled(of_rank, size, (seed, epoch, rank))
-            for rank, of_rank in zip(ranks, lengths, strict=True)
-        ]
-        own_order = orders[0 if len(orders) == 1 else self.rank]
-        for number, positions in enumerate(own_order):
-            longest = max(
-                int(of_rank[order[number]].max())
-                for of_rank, order in zip(lengths, orders, strict=True)
-                if number < len(order)
-            )
-            yield self._columns[0].rows(positions, self._rounded(longest))
-
-    def validation(self, size: int) -> Iterator[Rows]:
-        """Batches of the events that are kept for validation, as many as the worker has
-        that has most of them; the last ones may be smaller, or empty.
-        """
-        lengths = [validated for _, validated in self.lengths or [self.own_lengths]]
-        own_order = np.argsort(self._columns[1].lengths, kind="stable")
-        ordered = [np.sort(of_rank) for of_rank in lengths]
-        for start in range(0, max(map(len, lengths)), size):
-            stop = start + size
-            longest = max(int(of_rank[start:stop].max(initial=0)) for of_rank in ordered)
-            yield self._columns[1].rows(own_order[start:stop], self._rounded(longest))
-
-    def _rounded(self, particles: int) -> int:
-        """Round a number of particles up, so that few lengths are compiled."""
-        if not needs_low_level(self.kind):
-            return 1
-        return min(self.layout.particles, max(1, -(-particles // LENGTH_STEP)) * LENGTH_STEP)
-
     @cached_property
-    def _columns(self) -> tuple[_Columns, _Columns]:
-        """The events to learn from, and those to validate."""
-        parts: tuple[list[tuple[Array, ...]], ...] = ([], [])
-        width, sizes = len(self.layout.columns), [0, 0]
-        with ExitStack() as stack:
-            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in parts]
-            for file, group in self._groups:
-                hashes = self._column(file, group, "event_hash")
-                rows, sequence, lengths = self._read(file, group)
-                is_validation = self._is_validation(hashes)
-                for number, chosen in enumerate((~is_validation, is_validation)):
-                    parts[number].append((*(column[chosen] for column in rows), lengths[chosen]))
-                    is_there = np.arange(sequence.shape[1]) < lengths[chosen][:, None]
-                    particles = sequence[chosen][is_there]
-                    particles.tofile(files[number])
-                    sizes[number] += len(particles)
-            mapped = [
-                np.memmap(file, np.float32, "r", shape=(size, width))
-                if size
-                else np.zeros((0, width), np.float32)
-                for file, size in zip(files, sizes, strict=True)
-            ]
-        columns = []
-        for of_part, particles in zip(parts, mapped, strict=True):
-            hlf, label, weight, lengths = map(np.concatenate, zip(*of_part, strict=True))
-            columns.append(_Columns(hlf, label, weight, particles, lengths, lengths.cumsum()))
-        return columns[0], columns[1]
+    def columns(self) -> Columns:
+        """The events, from the folder of arrays if it has them."""
+        if self.arrays is not None:
+            folder = self.arrays / self._digest() / f"{self.rank}-of-{self.workers}"
+            with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+                columns = self._load(folder)
+                os.utime(folder.parent)
+                return columns
+            # Where arrays cannot be stored, they are not.
+            with suppress(OSError):
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                # At most: of each event all particles that its matrix has room for.
+                size = 2 * self.events * self.layout.matrix // self.workers
+                if needs_low_level(self.kind) and 2 * size > shutil.disk_usage(folder.parent).free:
+                    raise OSError(errno.ENOSPC, "the disk would be half full of them")
+                aside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+                try:
+                    self._write(aside)
+                    columns = self._load(aside)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    aside.rename(folder)
+                    self._forget_old(folder.parent)
+                    return columns
+                finally:
+                    shutil.rmtree(aside, ignore_errors=True)
+        # Files that are mapped outlive their names.
+        with tempfile.TemporaryDirectory(prefix="cmsspark-arrays-") as aside_name:
+            self._write(Path(aside_name))
+            return self._load(Path(aside_name))
 
-    def _read(self, file: Path, group: int) -> tuple[tuple[Array, ...], Array, Array]:
-        """Return the events of a row group: inputs, labels and weights; sequences; and
-        the numbers of particles of these.
-        """
-        label = self._column(file, group, "label")
+    def _digest(self) -> str:
+        """Return the name of what arrays are made of: the part files, scalers, columns."""
+        digest = hashlib.sha256()
+        document = self.layout.document(origin=False)["columns"]
+        kind = "particles" if needs_low_level(self.kind) else "features"
+        described = [_ARRAYS_VERSION, kind, document, self.scalers.as_dict()]
+        digest.update(json.dumps(described, sort_keys=True).encode())
+        for part in self._parts:
+            stat = os.stat(part)
+            digest.update(f"{Path(part).name} {stat.st_size} {stat.st_mtime_ns} ".encode())
+            with open(part, "rb") as stream:
+                # What Parquet says of its columns: sizes, and the range of hashes.
+                stream.seek(-8, os.SEEK_END)
+                size = int.from_bytes(stream.read(4), "little")
+                stream.seek(-8 - size, os.SEEK_END)
+                digest.update(stream.read(size))
+        return digest.hexdigest()[:24]
+
+    def _forget_old(self, newest: Path) -> None:
+        """Remove the arrays of samples that were not used for long."""
+        old_folders = [path for path in newest.parent.iterdir() if path != newest]
+        for path in sorted(old_folders, key=os.path.getmtime)[: -(_KEPT_ARRAYS - 1)]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _load(self, folder: Path) -> Columns:
+        """Map stored arrays. Raises OSError, ValueError, KeyError … if they are not whole."""
+        with open(folder / _INDEX_FILE, "rb") as stream, np.load(stream) as stored:
+            columns = {name: stored[name] for name in stored.files}
+        shape = (int(columns["lengths"].sum()), len(self.layout.columns))
+        path = folder / _PARTICLES_FILE
+        if path.stat().st_size != 2 * shape[0] * shape[1]:
+            raise ValueError("particles are missing")
+        # An empty file cannot be mapped.
+        particles = np.zeros(shape, np.float16)
+        if shape[0]:
+            particles = np.memmap(path, np.float16, "r", shape=shape)
+        return Columns(**columns, ends=columns["lengths"].cumsum(), particles=particles)
+
+    def _write(self, folder: Path) -> None:
+        """Read the events of this worker, and store them as arrays."""
+        rows: list[dict[str, Array]] = []
+        threads = len(os.sched_getaffinity(0))
+        with (
+            open(folder / _PARTICLES_FILE, "wb") as stream,
+            ThreadPoolExecutor(threads) as pool,
+        ):
+            for start in range(0, len(self._groups), 2 * threads):
+                some = self._groups[start : start + 2 * threads]
+                for columns, particles in pool.map(self._read, some):
+                    rows.append(columns)
+                    # Not tofile, which hides the number of an error.
+                    stream.write(particles.tobytes())
+        joined: Any = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
+        with open(folder / _INDEX_FILE, "wb") as stream:
+            np.savez(stream, **joined)
+
+    def _read(self, group: tuple[str, int]) -> tuple[dict[str, Array], Array]:
+        """Return the events of a row group, and their particles."""
+        part, number = group
+        names = ["hlf", "label", "event_hash"]
+        names += ["weight"] if self.scalers.mean_weights is not None else []
+        names += ["low_level"] if needs_low_level(self.kind) else []
+        table = next(row_groups(part, names, number))
+        if lacking := [name for name in names if table.column(name).null_count]:
+            nulls = table.column(lacking[0]).null_count
+            problem = f"no event may lack the column {lacking[0]}"
+            raise DataError(problem, where=part, found=f"{nulls} nulls")
+        chosen = slice(self.rank, None, self._every) if self._every > 1 else slice(None)
+        label = table.column("label").to_numpy()[chosen]
         if len(label) and not (
-            label.min() >= 0 and label.max() < (count := len(self.layout.classes))
+            label.min() >= 0 and label.max() < (classes := len(self.layout.classes))
         ):
             raise DataError(
-                f"labels are 0 to {count - 1}", where=file, found=f"{set(label.tolist())}"
+                f"labels are 0 to {classes - 1}", where=part, found=f"{set(label.tolist())}"
             )
-        hlf = self._column(file, group, "hlf").reshape(-1, self.layout.hlf_count)
+        hlf = to_matrix(table.column("hlf"), self.layout.hlf_count)[chosen]
         if not np.isfinite(hlf).all():
             raise DataError(
-                "the column hlf has finite numbers", where=file, found="infinite, or no number"
+                "the column hlf has finite numbers", where=part, found="infinite, or no number"
             )
         weight = np.ones(len(label))
         if self.scalers.mean_weights is not None:
-            weight = self.scalers.weights(label, self._column(file, group, "weight"))
-        sequence = np.zeros((len(label), 0, len(self.layout.columns)), np.float32)
-        lengths = np.zeros(len(label), np.int64)
-        if needs_low_level(self.kind):
-            matrices = self._column(file, group, "low_level").reshape(-1, *self.layout.shape)
-            lengths = matrices.any(axis=-1).sum(axis=1)
-            longest = int(lengths.max(initial=0))
-            sequence = make_sequences(self.scalers, matrices, self.layout, longest)
-        rows = (self.scalers.inputs(hlf), label.astype(np.int32), weight.astype(np.float32))
-        return rows, sequence, lengths
-
-    def _column(self, file: Path, group: int, name: str) -> Array:
-        """Read this worker's values of a column of a row group; lists as one row for each event."""
-        import pyarrow as pa
-
-        try:
-            column = self._open(file).read_row_group(group, [name]).column(name).combine_chunks()
-            if column.null_count:
-                raise DataError(
-                    f"no event may lack the column {name}",
-                    where=file,
-                    found=f"{column.null_count} nulls",
-                )
-            width = {"hlf": self.layout.hlf_count, "low_level": self.layout.matrix}.get(name)
-            values = (
-                column.to_numpy(zero_copy_only=False)
-                if width is None
-                else column.flatten().to_numpy()
-            )
-            values = values if width is None else values.reshape(len(column), width)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if is_shortage(error):
-                raise
-            raise DataError(
-                f"the column {name} of a sample cannot be read", where=file, found=str(error)[:200]
-            ) from None
-        return np.asarray(values[self.rank :: self._every] if self._every > 1 else values)
-
-    def _is_validation(self, hashes: Array) -> Array:
-        return np.asarray(hashes.astype(np.uint64) % np.uint64(100) < np.uint64(self._percent))
-
-    def _open(self, file: Path) -> pq.ParquetFile:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            parquet = pq.ParquetFile(file)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if is_shortage(error):
-                raise
-            raise DataError(
-                "a part of a sample is damaged", where=file, found=str(error)[:200]
-            ) from None
-        needed = {
-            "hlf",
-            "label",
-            "event_hash",
-            *(("low_level",) if needs_low_level(self.kind) else ()),
+            weight = self.scalers.weights(label, table.column("weight").to_numpy()[chosen])
+        hashes = table.column("event_hash").to_numpy()[chosen].astype(np.uint64)
+        columns = {
+            "hlf": self.scalers.inputs(hlf),
+            "label": label.astype(np.int32),
+            "weight": weight.astype(np.float32),
+            "lengths": np.zeros(len(label), np.int64),
+            "hundredths": (hashes % np.uint64(100)).astype(np.uint8),
         }
-        needed |= set() if self.scalers.mean_weights is None else {"weight"}
-        if missing := sorted(needed - set(parquet.schema_arrow.names)):
-            raise DataError(
-                f"networks of the kind {self.kind} read the column {missing[0]}",
-                where=file,
-                found=f"columns {', '.join(parquet.schema_arrow.names)}",
-                next_step="prepare the events with --low-level"
-                if missing == ["low_level"]
-                else None,
+        if not needs_low_level(self.kind):
+            return columns, np.zeros(0, np.float16)
+        matrices = to_matrix(table.column("low_level"), self.layout.matrix)
+        matrices = matrices.reshape(-1, *self.layout.shape)[chosen]
+        columns["lengths"] = lengths = matrices.any(axis=-1).sum(axis=1)
+        longest = int(lengths.max(initial=0))
+        sequence = make_sequences(self.scalers, matrices, self.layout, longest)
+        largest = float(np.finfo(np.float16).max)
+        particles = sequence[np.arange(longest) < lengths[:, None]].clip(-largest, largest)
+        return columns, particles.astype(np.float16)
+
+    def rows(self, positions: Array, length: int) -> Rows:
+        """Return events as a batch, their sequences filled up to ``length``; the position
+        -1 stands for no event, which has the weight 0.
+        """
+        columns = self.columns
+        is_event = positions >= 0
+        sequence = np.zeros((len(positions), length, len(self.layout.columns)), np.float32)
+        if needs_low_level(self.kind):
+            for row, position in enumerate(positions[is_event]):
+                size, end = columns.lengths[position], columns.ends[position]
+                sequence[row, :size] = columns.particles[end - size : end]
+        weight = np.where(is_event, columns.weight[positions], np.float32(0))
+        return Rows(columns.hlf[positions], sequence, columns.label[positions], weight)
+
+    def split(self, first: int = 0, last: int = 0) -> Split:
+        """Return the events to learn from, and those of the hundredths from ``first`` to
+        ``last``, which judge.
+        """
+        own_events = (self.columns.lengths, self.columns.hundredths)
+        everyone = self.everyone or [own_events]
+        chosen = [(first <= of_rank) & (of_rank < last) for _, of_rank in everyone]
+        lengths = [
+            (of_rank[~judges], of_rank[judges])
+            for (of_rank, _), judges in zip(everyone, chosen, strict=True)
+        ]
+        judges = chosen[self.rank if self.everyone else 0]
+        return Split(self, np.flatnonzero(~judges), np.flatnonzero(judges), lengths)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A share's events to learn from, and those that judge, by their positions in it.
+
+    ``lengths``: of each worker the numbers of particles of both. A batch is positions,
+    and the length of its sequences.
+    """
+
+    share: Share
+    learned: Array
+    validated: Array
+    lengths: list[tuple[Array, Array]]
+
+    def batches(self, size: int, seed: int, epoch: int) -> Iterator[tuple[Array, int]]:
+        """Whole batches of events to learn from, as many for each worker, in an order that
+        depends on seed, epoch and rank only.
+
+        Events of similar length are together: so many batches at once are sorted by it.
+        """
+        ranks = [self.share.rank] if len(self.lengths) == 1 else range(len(self.lengths))
+        orders = [
+            shuffled(learned, size, (seed, epoch, rank))
+            for rank, (learned, _) in zip(ranks, self.lengths, strict=True)
+        ]
+        own_order = orders[self.share.rank if len(orders) > 1 else 0]
+        for number in range(min(map(len, orders))):
+            longest = max(
+                int(learned[order[number]].max())
+                for (learned, _), order in zip(self.lengths, orders, strict=True)
             )
-        return parquet
+            yield self.learned[own_order[number]], self._rounded(longest)
+
+    def validation(self, size: int) -> Iterator[tuple[Array, int]]:
+        """Batches of the events that judge, as many as the worker has that has most of
+        them, filled up with -1.
+        """
+        own_order = np.argsort(self.share.columns.lengths[self.validated], kind="stable")
+        ordered = [np.sort(validated) for _, validated in self.lengths]
+        for start in range(0, max(map(len, ordered)), size):
+            longest = max(int(sizes[start : start + size].max(initial=0)) for sizes in ordered)
+            positions = self.validated[own_order[start : start + size]]
+            yield (
+                np.pad(positions, (0, size - len(positions)), constant_values=-1),
+                self._rounded(longest),
+            )
+
+    def _rounded(self, particles: int) -> int:
+        """Round a number of particles up, so that few lengths are compiled."""
+        if not needs_low_level(self.share.kind):
+            return 1
+        return min(self.share.layout.particles, max(1, -(-particles // LENGTH_STEP)) * LENGTH_STEP)
 
 
 def shuffled(lengths: Array, size: int, seed: tuple[int, int, int]) -> list[Array]:

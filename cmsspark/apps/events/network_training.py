@@ -8,6 +8,10 @@ sample as make 100 steps. It ends with a validation, a line in ``training_log.js
 and a checkpoint, from which a killed training continues. Training stops early where the
 validation does not improve for some rounds; the weights of the best round are the
 model.
+
+If a fifth of a sample has fewer events than choose a round well, each event judges once:
+networks that learn from the other parts find the round at which the model, which learns
+from all events, is taken.
 """
 
 from __future__ import annotations
@@ -19,24 +23,29 @@ import os
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from functools import cached_property
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.network_data import COLUMNS, Share
+from cmsspark.apps.events.network_data import Rows, Share, Split
 from cmsspark.apps.events.networks import (
     KINDS,
     Network,
+    begin_with,
+    fit_regression,
     initial_weights,
     logits,
+    needs_low_level,
     require_jax,
 )
+from cmsspark.apps.events.scalers import CURVE_EVENTS
 from cmsspark.base.errors import DataError, UsageError
 
 # How a network is trained: its budget in rounds, its learning rate, and the workers
@@ -49,6 +58,11 @@ ROUND_STEPS: Final = 100
 #: so many steps.
 DEFAULT_EPOCHS: Final = 6
 DEFAULT_STEPS: Final = {"hlf": 2_000, "sequence": 400, "inclusive": 400}
+#: Events that choose the best of several rounds well enough, and the hundredths of a
+#: sample that judge, at least and at most. Smaller samples are divided into folds.
+VALIDATION_EVENTS: Final = 5_000
+VALIDATION_PERCENT: Final = (10, 20)
+FOLDS: Final = {"hlf": 5, "sequence": 2, "inclusive": 2}
 #: The share of all steps in which the learning rate rises to that of all workers.
 WARM_UP: Final = 0.05
 #: The share of the learning rate that is left at the end.
@@ -267,14 +281,14 @@ class Checkpoints:
         return []
 
 
-# How a network is trained: its budget in rounds, its learning rate, and the workers
-# that share it.
-
+# The loop over rounds, with its compiled functions.
 
 Array = Any
 LOG_FILE: Final = "training_log.jsonl"
 #: Steps that are compiled into one call: small networks would spend their time between calls.
 STEPS_AT_ONCE: Final = {"hlf": 50, "sequence": 1, "inclusive": 1}
+#: Calls that wait on the device while the next batch is made.
+CALLS_AHEAD: Final = 4
 #: Gradients of a larger norm are scaled down to it: single batches would throw
 #: recurrent networks back.
 MAX_GRADIENT: Final = 1.0
@@ -287,18 +301,21 @@ def train(
     world: World | None = None,
     log: Callable[[str], None] | None = None,
     metrics: Callable[[Mapping[str, Any]], None] | None = None,
+    arrays: Path | None = None,
 ) -> Network:
     """Train a network on ``sample/train`` and store it in ``output/model``; every
     worker returns it.
 
-    ``output`` also gets ``training_log.jsonl`` and ``checkpoints/``, all from worker 0.
-    Where it has checkpoints of the same training, that goes on. ``metrics`` takes the
-    numbers of each round. Raises UsageError (2), DataError (65), InputMissing (66).
+    ``output`` also gets ``training_log.jsonl`` and ``checkpoints/``, and of a small
+    sample ``folds/``, all from worker 0. Where it has checkpoints of the same training,
+    that goes on. ``metrics`` takes the numbers of each round. ``arrays``: a folder that
+    keeps the events as a training reads them. Raises UsageError (2), DataError (65),
+    InputMissing (66).
     """
     require_jax()
     world = world or World()
-    loop = _Loop(Path(sample), Path(output), training, world, log or (lambda text: None), metrics)
-    return loop.run()
+    share = Share(Path(sample), training.model, world.rank, world.workers, arrays)
+    return _Loop(share, Path(output), training, world, log or (lambda text: None), metrics).run()
 
 
 class _Loop:
@@ -306,151 +323,220 @@ class _Loop:
 
     def __init__(
         self,
-        sample: Path,
+        share: Share,
         output: Path,
         training: Training,
         world: World,
         log: Callable[[str], None],
-        metrics: Callable[[Mapping[str, Any]], None] | None = None,
+        metrics: Callable[[Mapping[str, Any]], None] | None,
     ) -> None:
         import jax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
         self._training, self._world, self._log, self._output = training, world, log, output
-        self._metrics = metrics
-        self._share = Share(sample, training.model, world.rank, world.workers)
+        self._metrics, self._share = metrics, share
         # One device of each worker: a GPU where JAX finds one.
         devices = sorted(jax.devices(), key=lambda device: (-device.process_index, -device.id))
         first = {device.process_index: device for device in devices}
         self._mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("worker",))
         self._split = NamedSharding(self._mesh, PartitionSpec("worker"))
-        own_lengths = self._share.own_lengths
-        counts = self._gathered([len(lengths) for lengths in own_lengths])
+        self._device = first[jax.process_index()]
+        columns = share.columns
+        counts = self._gathered([len(columns.lengths)])[:, 0]
         # Of all workers, filled up to equal sizes.
         every = [
-            self._gathered(np.pad(lengths, (0, most - len(lengths))))
-            for lengths, most in zip(own_lengths, counts.max(axis=0), strict=True)
+            self._gathered(np.pad(values.astype(np.int32), (0, counts.max() - len(values))))
+            for values in (columns.lengths, columns.hundredths)
         ]
-        self._share.lengths = [
-            (every[0][rank][: counts[rank, 0]], every[1][rank][: counts[rank, 1]])
-            for rank in range(world.workers)
+        share.everyone = [
+            (lengths[:size], hundredths[:size])
+            for lengths, hundredths, size in zip(*every, counts, strict=True)
         ]
-        steps = int(counts[:, 0].min()) // training.batch
-        self._rounds, self._epochs, steps = training.rounds(steps) if steps else (0, 0, 0)
+        least, most = VALIDATION_PERCENT
+        percent = max(least, -(-100 * VALIDATION_EVENTS // share.events))
+        self._folds = 1 if percent <= most else FOLDS[training.model]
+        #: The parts that choose the round, and the one that gives the model.
+        self._parts = [share.split(0, percent)]
+        if self._folds > 1:
+            edges = [100 * number // self._folds for number in range(self._folds + 1)]
+            self._parts = [share.split(*pair) for pair in pairwise(edges)]
+        self._last = share.split() if self._folds > 1 else self._parts[0]
+        sizes = [[len(learned) for learned, _ in part.lengths] for part in self._parts]
+        #: The events that are learned from, and those that judge.
+        self.events = [sum(sizes[0]), share.events - sum(sizes[0])]
+        if self._folds > 1:
+            self.events = [share.events, share.events]
+        batches = [len(learned) // training.batch for learned, _ in self._last.lengths]
+        self._rounds, self._epochs, steps = (
+            training.rounds(min(batches)) if min(batches) else (0, 0, 0)
+        )
         # Calls of equal size: each other size would be compiled, which takes seconds.
         # The few events that are left out are others in each round.
         calls = max(1, steps // STEPS_AT_ONCE[training.model])
         self._steps_at_once = steps // calls
         self._steps = calls * self._steps_at_once
-        self.events = counts.sum(axis=0)
-        if not self._steps or not self.events[1]:
+        judging = [sum(len(validated) for _, validated in part.lengths) for part in self._parts]
+        if not self._steps or min(map(min, sizes)) < training.batch or not min(judging):
             raise DataError(
                 f"each of {world.workers} workers needs a batch of {training.batch} events, and some to validate",
-                where=sample / "train",
-                found=f"{self.events.sum():,} events",
+                where=share.folder / "train",
+                found=f"{share.events:,} events",
                 next_step="take a larger sample, a smaller --batch, or fewer workers",
             )
         self._compile()
 
     def run(self) -> Network:
         """Run the remaining rounds, and return the model."""
-        training, world = self._training, self._world
-        weights = initial_weights(
-            training.model, training.seed, self._share.layout, self._share.scalers.input_count
-        )
-        start = Progress(weights, self._optimizer.init(weights), best=weights)
+        training, share = self._training, self._share
         description = {
             **asdict(training),
-            "workers": world.workers,
-            "events": [int(count) for count in self.events],
+            "workers": self._world.workers,
+            "events": self.events,
         }
         # Another sample may have as many events.
         description["scalers"] = hashlib.sha256(
-            json.dumps(self._share.scalers.as_dict()).encode()
+            json.dumps(share.scalers.as_dict()).encode()
         ).hexdigest()[:12]
-        checkpoints = (
-            Checkpoints(self._output / "checkpoints", description) if world.rank == 0 else None
-        )
-        progress = self._shared(checkpoints.latest(start) if checkpoints else start)
-        if progress.round:
-            self._log(f"goes on after round {progress.round}")
-        if world.rank == 0:
-            self._trim_log(progress.round)
-        while progress.round < self._rounds and progress.waited < training.patience:
-            progress, line = self._round(progress)
-            if world.rank == 0 and checkpoints is not None:
-                self._output.mkdir(parents=True, exist_ok=True)
-                # First: of a round that has a checkpoint the log has the line.
-                with open(self._output / LOG_FILE, "a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(line) + "\n")
-                checkpoints.write(progress)
-            if self._metrics is not None:
-                self._metrics(line)
-            shown = {
-                name: f"{value:,.4g}" if isinstance(value, float) else value
-                for name, value in line.items()
-            }
-            self._log(" ".join(f"{name}={value}" for name, value in shown.items()))
+        if self._folds == 1:
+            progress, start, first_loss = self._fit(self._last, self._output, description)
+            weights, best_loss = progress.best, progress.best_loss
+        else:
+            folders = [self._output / "folds" / str(number) for number in range(self._folds)]
+            done = [
+                self._fit(part, folder, description, f"fold={number} ")
+                for number, (part, folder) in enumerate(zip(self._parts, folders, strict=True), 1)
+            ]
+            rounds = round(float(np.mean([fold.round - fold.waited for fold, _, _ in done])))
+            last_description = {**description, "rounds": rounds}
+            progress, start, _ = self._fit(
+                self._last, self._output, last_description, "", rounds, folders
+            )
+            weights = progress.weights
+            best_loss = float(np.mean([fold.best_loss for fold, _, _ in done]))
+            first_loss = float(np.mean([loss for _, _, loss in done]))
+        if first_loss <= best_loss:
+            # The regression that the network began with is better than all rounds.
+            weights, best_loss = start, first_loss
         parameters = {
             **description,
             "steps_done": progress.round * self._steps,
-            "best_validation_loss": progress.best_loss,
+            "best_validation_loss": best_loss,
         }
+        layout = share.layout
         network = Network(
-            training.model,
-            progress.best,
-            self._share.scalers,
-            parameters,
-            training.seed,
-            self._share.layout,
+            training.model, weights, share.scalers, parameters, training.seed, layout
         )
-        if world.rank == 0:
+        if self._world.rank == 0:
             network.save(self._output / "model")
         return network
 
-    def _trim_log(self, rounds: int) -> None:
-        """Keep the lines of the rounds that are done: a killed training may leave one
-        more, or a part of one.
+    def _fit(
+        self,
+        part: Split,
+        output: Path,
+        description: dict[str, Any],
+        name: str = "",
+        rounds: int | None = None,
+        folders: Sequence[Path] = (),
+    ) -> tuple[Progress, Any, float]:
+        """Train on a part of the events, and return where that ends: after ``rounds``, or
+        when the validation gets no better; and with which weights it began, with their
+        validation.
+
+        ``folders``: of the folds, whose validation stands for that of all events.
         """
-        path = self._output / LOG_FILE
-        if path.exists():
+        training, is_first = self._training, self._world.rank == 0
+        start_weights = initial_weights(
+            training.model, training.seed, self._share.layout, self._share.scalers.input_count
+        )
+        if training.model == "hlf":
+            first, columns = part.learned[:CURVE_EVENTS], self._share.columns
+            coefficients = fit_regression(
+                columns.hlf[first],
+                columns.label[first],
+                columns.weight[first],
+                len(self._share.layout.classes),
+            )
+            start_weights = begin_with(start_weights, coefficients)
+        start = Progress(start_weights, self._optimizer.init(start_weights), best=start_weights)
+        # Worker 0's, whose share differs from those of others.
+        start = self._shared(start)
+        first_loss = math.inf
+        if _has_validation(part):
+            first_loss, _ = self._validate(self._everywhere(start.weights), part)
+        checkpoints = Checkpoints(output / "checkpoints", description) if is_first else None
+        progress = self._shared(checkpoints.latest(start) if checkpoints else start)
+        path = output / LOG_FILE
+        if is_first and path.exists():
+            # A killed training may leave a line more, or a part of one.
             aside = path.with_suffix(".part")
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            aside.write_text("".join(lines[:rounds]), encoding="utf-8")
+            aside.write_text("".join(lines[: progress.round]), encoding="utf-8")
             aside.replace(path)
+        last, patience = (
+            (self._rounds, training.patience) if rounds is None else (rounds, math.inf)
+        )
+        if 0 < progress.round < last and progress.waited < patience:
+            self._log(f"{name}goes on after round {progress.round}")
+        while progress.round < last and progress.waited < patience:
+            progress, line = self._round(progress, part)
+            if is_first and folders:
+                line |= _mean_validation(folders, progress.round)
+            if checkpoints is not None:
+                output.mkdir(parents=True, exist_ok=True)
+                # First: of a round that has a checkpoint the log has the line.
+                with open(path, "a", encoding="utf-8") as stream:
+                    stream.write(json.dumps(line) + "\n")
+                checkpoints.write(progress)
+            if self._metrics is not None and not name:
+                self._metrics(line)
+            shown = {
+                key: f"{value:,.4g}" if isinstance(value, float) else value
+                for key, value in line.items()
+            }
+            self._log(name + " ".join(f"{key}={value}" for key, value in shown.items()))
+        return progress, start.weights, first_loss
 
-    def _round(self, before: Progress) -> tuple[Progress, dict[str, Any]]:
+    def _round(self, before: Progress, part: Split) -> tuple[Progress, dict[str, Any]]:
         """Train one round and validate it; return the line for the log, too."""
         import jax
 
         began, training, number = time.perf_counter(), self._training, before.round + 1
-        weights, state, losses = (
-            self._everywhere(before.weights),
-            self._everywhere(before.optimizer),
-            [],
+        weights, state = self._everywhere(before.weights), self._everywhere(before.optimizer)
+        done = self._everywhere(np.int32(before.round * self._steps))
+        # A fold has fewer events, and begins another epoch earlier.
+        steps_of_epoch = min(len(learned) // training.batch for learned, _ in part.lengths)
+        epochs = max(self._epochs, -(-self._steps // steps_of_epoch))
+        every = (
+            part.batches(training.batch, training.seed, epoch)
+            for epoch in count(before.round * epochs + 1)
         )
-        epochs = range(before.round * self._epochs + 1, number * self._epochs + 1)
-        every = (self._share.batches(training.batch, training.seed, epoch) for epoch in epochs)
         batches = islice(chain.from_iterable(every), self._steps)
-        done = (number - 1) * self._steps
         chunks = iter(lambda: list(islice(batches, self._steps_at_once)), [])
-        stacked = (
-            [np.stack([getattr(rows, name) for rows in chunk]) for name in COLUMNS]
-            for chunk in chunks
-        )
-        for columns in _ahead(stacked):
-            arrays = [self._global(column) for column in columns]
-            weights, state, loss = self._train_steps(
-                weights, state, self._everywhere(np.int32(done)), *arrays
+        losses: list[Any] = []
+        for rows in _ahead(map(self._batch, chunks)):
+            weights, state, done, loss = self._train_steps(
+                weights, state, done, *map(self._global, rows)
             )
             losses.append(loss)
-            done += self._steps_at_once
-            # A step begins while the one before runs; no more, which would hold their batches.
-            losses[max(0, len(losses) - 2)].block_until_ready()
+            # Calls beyond that would only hold their batches.
+            losses[max(0, len(losses) - CALLS_AHEAD)].block_until_ready()
         train_loss = float(np.mean([float(loss) for loss in losses]))
         seconds = time.perf_counter() - began
-        validation_loss, accuracy = self._validate(weights)
-        if not (math.isfinite(train_loss) and math.isfinite(validation_loss)):
+        line = {
+            "round": number,
+            "epoch": number * epochs,
+            "step": number * self._steps,
+            "loss": round(train_loss, 6),
+        }
+        validation_loss = math.inf
+        if _has_validation(part):
+            validation_loss, accuracy = self._validate(weights, part)
+            line |= {
+                "validation_loss": round(validation_loss, 6),
+                "validation_accuracy": round(accuracy, 6),
+            }
+        if not math.isfinite(train_loss) or math.isnan(validation_loss):
             raise DataError(
                 "the loss is not a number any more",
                 where=f"round {number}",
@@ -465,29 +551,60 @@ class _Loop:
             min(validation_loss, before.best_loss),
             0 if better else before.waited + 1,
         )
-        line = {
-            "round": number,
-            "epoch": number * self._epochs,
-            "step": done,
-            "loss": round(train_loss, 6),
-            "validation_loss": round(validation_loss, 6),
-            "validation_accuracy": round(accuracy, 6),
-            "learning_rate": float(self._rate(done)),
-            "events_per_second": round(
-                self._steps * training.batch * self._world.workers / seconds, 1
-            ),
+        trained = self._steps * training.batch * self._world.workers
+        line |= {
+            "learning_rate": float(self._rate(number * self._steps)),
+            "events_per_second": round(trained / seconds, 1),
             "seconds": round(seconds, 3),
         }
         return after, line
 
-    def _validate(self, weights: Any) -> tuple[float, float]:
+    def _validate(self, weights: Any, part: Split) -> tuple[float, float]:
         """Mean loss and accuracy over the events that all workers keep for validation."""
-        size, sums = self._training.batch, np.zeros(3)
-        for rows in _ahead(_filled(self._share, size)):
-            sums += np.asarray(self._judge(weights, *(self._global(column) for column in rows)))
+        batches = ([batch] for batch in part.validation(self._training.batch))
+        results = [
+            self._judge(weights, *map(self._global, rows))
+            for rows in _ahead(map(self._batch, batches))
+        ]
+        sums = np.sum([np.asarray(result, np.float64) for result in results], axis=0)
         # In single precision, as checkpoints have it: a training that goes on compares
         # the same numbers.
         return float(np.float32(sums[0] / sums[2])), float(sums[1] / sums[2])
+
+    def _batch(self, batches: Sequence[tuple[Array, int]]) -> Sequence[Array]:
+        """Return the events of some batches, each column as ``(1, batches, events, …)`` on
+        this worker's device.
+        """
+        import jax
+
+        positions = np.stack([positions for positions, _ in batches])
+        length = max(length for _, length in batches)
+        if self._stored is not None:
+            rows_there: Rows = self._take(*self._stored, positions.astype(np.int32)[None], length)
+            return rows_there
+        rows = self._share.rows(positions.reshape(-1), length)
+        return [
+            jax.device_put(column.reshape(1, *positions.shape, *column.shape[1:]), self._device)
+            for column in rows
+        ]
+
+    @cached_property
+    def _stored(self) -> tuple[Array, ...] | None:
+        """The events on a device that has memory of its own, if they take less than half of
+        what is free there.
+        """
+        import jax
+
+        columns = self._share.columns[:-1]
+        size = sum(column.nbytes for column in columns)
+        if 2 * size > device_memory(self._device) or len(columns[-1]) >= 2**31:
+            return None
+        return tuple(
+            jax.device_put(
+                column.astype(np.int32) if column.dtype == np.int64 else column, self._device
+            )
+            for column in columns
+        )
 
     def _compile(self) -> None:
         """Make the functions of a step and of a validation; JAX compiles them at their first call."""
@@ -512,7 +629,7 @@ class _Loop:
 
         def steps(
             weights: Any, state: Any, first: Array, *columns: Array
-        ) -> tuple[Any, Any, Array]:
+        ) -> tuple[Any, Any, Array, Array]:
             def step(
                 carry: tuple[Any, Any, Array], rows: tuple[Array, ...]
             ) -> tuple[tuple[Any, Any, Array], Array]:
@@ -530,31 +647,58 @@ class _Loop:
             carry, losses = jax.lax.scan(
                 step, (weights, state, first), tuple(column[0] for column in columns)
             )
-            return carry[0], carry[1], losses.mean()
+            return (*carry, losses.mean())
 
         def judge(weights: Any, hlf: Array, sequence: Array, label: Array, weight: Array) -> Array:
-            scores = logits(kind, weights, hlf[0], sequence[0])
-            losses = optax.softmax_cross_entropy_with_integer_labels(scores, label[0])
-            hits = (scores.argmax(axis=-1) == label[0]).astype(jnp.float32)
-            return jax.lax.psum(
-                jnp.stack([(column * weight[0]).sum() for column in (losses, hits, hits * 0 + 1)]),
-                "worker",
+            scores = logits(kind, weights, hlf[0, 0], sequence[0, 0])
+            losses = optax.softmax_cross_entropy_with_integer_labels(scores, label[0, 0])
+            hits = (scores.argmax(axis=-1) == label[0, 0]).astype(jnp.float32)
+            sums = [(column * weight[0, 0]).sum() for column in (losses, hits, hits * 0 + 1)]
+            return jax.lax.psum(jnp.stack(sums), "worker")
+
+        width = len(self._share.layout.columns)
+
+        def take(
+            hlf: Array,
+            label: Array,
+            weight: Array,
+            lengths: Array,
+            ends: Array,
+            particles: Array,
+            positions: Array,
+            length: int,
+        ) -> Rows:
+            sequence = jnp.zeros((*positions.shape, length, width), jnp.float32)
+            is_event = positions >= 0
+            if needs_low_level(kind):
+                size = jnp.where(is_event, lengths[positions], 0)[..., None]
+                number = jnp.arange(length)
+                rows = particles[ends[positions][..., None] - size + number]
+                is_there = (number < size)[..., None]
+                sequence = jnp.where(is_there, rows.astype(jnp.float32), sequence)
+            return Rows(
+                hlf[positions],
+                sequence,
+                label[positions],
+                jnp.where(is_event, weight[positions], 0.0),
             )
 
         options = {"mesh": self._mesh, "check_vma": False}
         inputs = (shared, shared, shared, *(split,) * 4)
         self._train_steps = jax.jit(
-            jax.shard_map(steps, in_specs=inputs, out_specs=(shared,) * 3, **options)
+            jax.shard_map(steps, in_specs=inputs, out_specs=(shared,) * 4, **options)
         )
+        self._take = jax.jit(take, static_argnames="length")
         self._judge = jax.jit(
             jax.shard_map(judge, in_specs=(shared, *(split,) * 4), out_specs=shared, **options)
         )
 
     def _global(self, mine: Array) -> Array:
-        """Make an array over all workers of this worker's part."""
+        """Make an array over all workers of this worker's part ``(1, …)``."""
         import jax
 
-        return jax.make_array_from_process_local_data(self._split, mine[None])
+        shape = (self._world.workers, *mine.shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, self._split, [mine])
 
     def _everywhere(self, tree: Any) -> Any:
         """Arrays that all workers have, as arrays of all workers: functions are
@@ -585,12 +729,24 @@ class _Loop:
         return Progress.from_tree(multihost_utils.broadcast_one_to_all(progress.tree()))
 
 
-def _filled(share: Share, size: int) -> Iterator[list[Array]]:
-    """Return the batches of validation events, filled up with events of weight 0."""
-    for rows in share.validation(size):
-        columns = [getattr(rows, name) for name in COLUMNS]
-        lacks = size - len(rows.label)
-        yield [np.pad(part, ((0, lacks), *(((0, 0),) * (part.ndim - 1)))) for part in columns]
+def device_memory(device: Any) -> int:
+    """Return the free bytes of a device that has memory of its own, else 0."""
+    stats = device.memory_stats() or {}
+    return int(stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0))
+
+
+def _has_validation(part: Split) -> bool:
+    return any(len(validated) for _, validated in part.lengths)
+
+
+def _mean_validation(folders: Sequence[Path], number: int) -> dict[str, float]:
+    """Return the mean validation of a round over the folds that reached it."""
+    logs = [(folder / LOG_FILE).read_text(encoding="utf-8").splitlines() for folder in folders]
+    lines = [json.loads(log[number - 1]) for log in logs if len(log) >= number]
+    return {
+        name: round(float(np.mean([line[name] for line in lines])), 6)
+        for name in ("validation_loss", "validation_accuracy")
+    }
 
 
 def _ahead(items: Iterator[Any]) -> Iterator[Any]:

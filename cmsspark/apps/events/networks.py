@@ -20,9 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.events import gru
-from cmsspark.apps.events.layout import DELTA_R, SCHEMA_FILE, EventLayout, layout_in
+from cmsspark.apps.events.layout import DELTA_R, SCHEMA_FILE, TOPOLOGY, EventLayout, layout_in
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base import extras
 from cmsspark.base.errors import DataError, InputMissing
 
@@ -36,6 +35,9 @@ MODEL_FILE: Final = "model.json"
 WEIGHTS_FILE: Final = "weights.npz"
 #: Sequences are cut to a multiple of this many particles, so that few lengths are compiled.
 LENGTH_STEP: Final = 64
+#: Steps of Newton's method, and what keeps coefficients finite.
+_NEWTON_STEPS: Final = 10
+_RIDGE: Final = 1.0
 #: Events that ``predict`` takes at once.
 PREDICT_ROWS: Final = 512
 
@@ -86,6 +88,51 @@ def initial_weights(
         return weights | dense("out", GRU_WIDTH, classes)
     wide = GRU_WIDTH + inputs
     return weights | dense("dense", wide, INCLUSIVE_WIDTH) | dense("out", INCLUSIVE_WIDTH, classes)
+
+
+def fit_regression(inputs: Array, label: Array, weight: Array, classes: int) -> Array:
+    """Return the coefficients ``(inputs + 1, classes - 1)`` of a logistic regression, by
+    Newton's method; the last row is the constant, and the score of the last class is 0.
+    """
+    rows = np.column_stack([inputs, np.ones(len(label))]).astype(np.float64)
+    truth, size, free = np.eye(classes)[label][:, :-1], rows.shape[1], classes - 1
+    # Negative weights would have no minimum.
+    weight = np.maximum(weight, 0.0)
+    coefficients = np.zeros((size, free))
+    for _ in range(_NEWTON_STEPS):
+        scores = np.column_stack([rows @ coefficients, np.zeros(len(label))])
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        shares = (powers / powers.sum(axis=1, keepdims=True))[:, :-1]
+        slope = rows.T @ (weight[:, None] * (shares - truth)) + _RIDGE * coefficients
+        curvature = np.zeros((free, size, free, size))
+        for i, j in np.ndindex(free, free):
+            factor = weight * shares[:, i] * ((i == j) - shares[:, j])
+            curvature[i, :, j] = (rows * factor[:, None]).T @ rows
+        matrix = curvature.reshape(free * size, -1) + _RIDGE * np.eye(free * size)
+        coefficients -= np.linalg.solve(matrix, slope.T.reshape(-1)).reshape(free, size).T
+    return coefficients
+
+
+def begin_with(weights: Weights, coefficients: Array) -> Weights:
+    """Return weights of the kind ``hlf`` that give the scores of a regression, and where
+    all other units begin to learn what it lacks.
+
+    Each score goes through the layers as its positive and its negative part. Unchanged
+    if the narrowest layer has too few units for that.
+    """
+    free = coefficients.shape[1]
+    units = 2 * free
+    if units > min(HIDDEN):
+        return weights
+    began = {name: value.copy() for name, value in weights.items()}
+    signed = np.concatenate([coefficients, -coefficients], axis=1)
+    began["dense0/weight"][:, :units], began["dense0/bias"][:units] = signed[:-1], signed[-1]
+    for number in range(1, len(HIDDEN)):
+        began[f"dense{number}/weight"][:, :units] = 0.0
+        began[f"dense{number}/weight"][:units, :units] = np.eye(units)
+    began["out/weight"][:] = 0.0
+    began["out/weight"][:units, :free] = np.concatenate([np.eye(free), -np.eye(free)])
+    return began
 
 
 def logits(

@@ -304,9 +304,10 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
             result for result in results if result.part and ranges[result.number].path not in bad
         ]
         size = keep_only(store, target, [result.part for result in stored])
+        weight_sums = sum_weights(counts, layout)
+        described = replace(layout, weight_sums=weight_sums).document(origin=True)
         store.write_bytes(
-            join(staged.folder, SCHEMA_FILE),
-            json_text(layout.document(origin=True), indent=1).encode(),
+            join(staged.folder, SCHEMA_FILE), json_text(described, indent=1).encode()
         )
         staged.write_arrow(cutflow_table(counts, request.day), TABLE)
         selected = sum(result.rows for result in stored)
@@ -323,6 +324,7 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
                 }
             },
             "cutflow": cutflow(counts),
+            "weight_sums": dict(zip(layout.class_names, weight_sums, strict=True)),
             "damaged": sorted(bad),
             "defaults": _defaults(looked_at),
             "partial": bool(bad),
@@ -353,18 +355,20 @@ def _defaults(files: Sequence[InspectedFile]) -> dict[str, int]:
 def check_weights(
     files: Sequence[InspectedFile], definition: Definition, layout: EventLayout
 ) -> None:
-    """Raises DataError (65) where some files of a class have the branch of the weight
-    and others do not.
+    """Raises DataError (65) where some files of a class have the branch of the weight,
+    or the sum of generator weights, and others do not.
     """
     from cmsspark.apps.events.expressions import Expression
 
-    if definition.spec.weight is None:
-        return
-    names = Expression.parse(definition.spec.weight).names
+    names = frozenset[str]()
+    if definition.spec.weight is not None:
+        names = Expression.parse(definition.spec.weight).names
     with_weight: dict[tuple[str, int | None], tuple[bool, str]] = {}
     for file in files:
-        for name in sorted(names):
-            has = name not in file.defaulted
+        for name in (*sorted(names), "weight_sum"):
+            has = (
+                file.weight_sum is not None if name == "weight_sum" else name not in file.defaulted
+            )
             first, path = with_weight.setdefault((name, file.label), (has, file.path))
             if first != has:
                 raise DataError(
@@ -373,6 +377,15 @@ def check_weights(
                     found=f"it has {'one' if has else 'none'}; {path} has {'one' if first else 'none'}",
                     next_step="give them different classes, or a definition with another weight",
                 )
+
+
+def sum_weights(counts: Sequence[FileCounts], layout: EventLayout) -> tuple[float | None, ...]:
+    """Return by class the sum of the generator weights of the files that are not left out."""
+    sums: dict[str, float | None] = dict.fromkeys(layout.class_names)
+    for count in counts:
+        if not count.reason and count.file.weight_sum is not None:
+            sums[count.class_name] = (sums[count.class_name] or 0.0) + count.file.weight_sum
+    return tuple(sums.values())
 
 
 def check_damaged(damaged: Sequence[InspectedFile], accepted: Sequence[str]) -> None:
@@ -464,6 +477,7 @@ def cutflow_table(counts: Sequence[FileCounts], day: date) -> pa.Table:
             ),
             "selected_count": count.cuts[SELECTED],
             "is_quarantined": bool(count.reason),
+            "weight_sum": count.file.weight_sum,
             "reason": count.reason or None,
             "timestamp": dates.start_ms(day),
         }

@@ -68,7 +68,8 @@ class EventFile:
 class InspectedFile:
     """What a look into a file shows: its number of events, its bytes, or why it cannot be read.
 
-    ``defaulted``: the columns that the file lacks, and that get their default.
+    ``defaulted``: the columns that the file lacks, and that get their default;
+    ``weight_sum``: that of all generated events, None where the file has none.
     """
 
     path: str
@@ -77,6 +78,7 @@ class InspectedFile:
     size: int | None = None
     reason: str = ""
     defaulted: tuple[str, ...] = ()
+    weight_sum: float | None = None
 
 
 @dataclass(frozen=True)
@@ -248,12 +250,33 @@ def inspect(file: EventFile, definition: Definition) -> InspectedFile:
             entries, end = int(tree.num_entries), int(tree.file.fEND)
             if size is None:
                 size = tree.file.source.num_bytes
+            weight_sum = _weight_sum(tree.file.root_directory, definition)
     except Exception as error:
         return InspectedFile(file.path, file.label, 0, size, explain_error(error))
     reason = f"branches are missing: {', '.join(plan.missing)}" if plan.missing else ""
     if size is not None and size < end:
         reason = f"truncated: {size:,} of {end:,} bytes"
-    return InspectedFile(file.path, file.label, entries, size, reason, plan.defaulted)
+    return InspectedFile(file.path, file.label, entries, size, reason, plan.defaulted, weight_sum)
+
+
+def _weight_sum(directory: Any, definition: Definition) -> float | None:
+    """Return the sum of generator weights that a file keeps. Raises DataError (65) for a
+    sum that is no number.
+    """
+    import awkward as ak
+
+    spec = definition.spec.weight_sum
+    if spec is None or spec.tree not in directory.keys(cycle=False):
+        return None
+    tree = directory[spec.tree]
+    names = [spec.branch] if isinstance(spec.branch, str) else spec.branch
+    name = next((name for name in names if name in tree.keys()), None)  # noqa: SIM118  # a method
+    if name is None:
+        return None
+    total = float(ak.sum(ak.values_astype(tree[name].array(), np.float64), axis=None))
+    if not np.isfinite(total):
+        raise DataError(f"the sum {spec.tree}.{name} is finite", found=str(total))
+    return total
 
 
 def split_ranges(files: Iterable[InspectedFile], events: int) -> list[EntryRange]:

@@ -50,7 +50,7 @@ from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, OutputError, UsageError
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.opening import files_for
-from cmsspark.filesystems.storage import Entry, Files, LocalFiles, is_local, local_path
+from cmsspark.filesystems.storage import Entry, Files, LocalFiles, is_local, join, local_path
 from cmsspark.store.results import spark_location
 
 if TYPE_CHECKING:
@@ -236,6 +236,9 @@ _FILES_SCHEMA: Final = "path string, modificationTime timestamp, length bigint, 
 #: Names in the folder of scores that are no batch.
 CHECKPOINT: Final = "_checkpoint"
 QUARANTINE: Final = "quarantine.jsonl"
+#: The files that were scored, also those of which no event is selected, with their events
+#: and the sums of their generator weights. Readers of Parquet pass such a name over.
+FILES: Final = "_files.json"
 MODEL: Final = "_model.sha256"
 
 
@@ -367,6 +370,12 @@ def _score(
         keep_only(store, aside, [result.part for result in succeeded])
         if not succeeded:
             _write_empty(aside, request.model)
+        used = [file for file in seen if file.path not in {file.path for file in bad}]
+        listed = [
+            {"file": file.path, "event_count": file.events, "weight_sum": file.weight_sum}
+            for file in used
+        ]
+        store.write_bytes(join(aside, FILES), json.dumps(listed, indent=1).encode())
         if not _is_new(store, output):
             # A batch that was written, but not noted by Spark, runs again.
             store.delete(output)

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from cmsspark.apps.events.evaluation import evaluate
+from cmsspark.apps.events.evaluation import evaluate, write_history, write_result
 from cmsspark.apps.events.models import write_model
 from cmsspark.apps.events.prepare import RESULT, make_rows, read_numbers
-from cmsspark.apps.events.result_files import write_history, write_result
 from cmsspark.apps.events.root_files import Events, read_events
 from cmsspark.apps.events.runs import EventRequest, event_run, finish
 from cmsspark.apps.events.sample import TEST, TRAIN

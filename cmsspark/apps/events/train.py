@@ -17,20 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.events import sample
-from cmsspark.apps.events.evaluation import Evaluation
-from cmsspark.apps.events.layout import SCHEMA_FILE, layout_in
+from cmsspark.apps.events.evaluation import Evaluation, write_history, write_result
+from cmsspark.apps.events.layout import SCHEMA_FILE
 from cmsspark.apps.events.models import (
     NETWORKS,
-    ForestModel,
-    Trees,
     XgboostModel,
-    from_spark,
     read_description,
-    read_nodes,
     require_xgboost,
     write_model,
 )
-from cmsspark.apps.events.result_files import write_history, write_result
 from cmsspark.apps.events.root_files import Events, read_events
 from cmsspark.apps.events.runs import EventRequest, event_run, find_run_folder, finish, latest_run
 from cmsspark.apps.events.sample import TEST, TRAIN
@@ -44,10 +39,9 @@ from cmsspark.filesystems.storage import Entry, Files, is_local, join, local_pat
 from cmsspark.store.part_files import list_parts
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from cmsspark.store.results import CurrentTable
-    from cmsspark.store.staged_runs import StagedRun
 
 
 # A stored sample as jobs that learn from it see it: its folder, its counts, and copies
@@ -129,13 +123,11 @@ def put_folder(files: Files, source: Path, target: str) -> None:
             files.put(path, join(target, path.name))
 
 
-# Training of trees on high-level features: random forest and boosting of pyspark.ml,
-# and XGBoost.
+# Training of trees on high-level features by XGBoost: a random forest, and boosting.
 
 #: The parameters of each kind, with their defaults.
 PARAMETERS: Final[Mapping[str, Mapping[str, float]]] = {
-    "forest": {"trees": 60, "depth": 8},
-    "boosting": {"trees": 20, "depth": 4, "rate": 0.2},
+    "forest": {"trees": 100, "depth": 10, "min_child_weight": 1.0, "subsample": 0.63},
     "xgboost": {
         "trees": 300,
         "depth": 5,
@@ -172,84 +164,19 @@ def parse_parameters(kind: str, texts: tuple[str, ...]) -> dict[str, float]:
     return parameters
 
 
-def train_with_spark(
-    spark: SparkSession,
-    kind: str,
-    rows: DataFrame,
-    scratch: str,
+def fit_xgboost(
+    events: Events,
+    scalers: Scalers,
     parameters: Mapping[str, float],
     seed: int,
-    classes: int,
-) -> Trees:
-    """Train a forest, or boosted trees of each class against the others, on the
-    ``rows`` of :func:`vectors`.
-
-    ``scratch``: a location that Spark can write, for its own form of the models.
-    """
-    from pyspark.ml.classification import GBTClassifier, RandomForestClassifier
-
-    trees, depth = int(parameters["trees"]), int(parameters["depth"])
-    if kind == "forest":
-        models = [
-            RandomForestClassifier(
-                weightCol="weight", numTrees=trees, maxDepth=depth, seed=seed
-            ).fit(rows)
-        ]
-    else:
-        boosting = GBTClassifier(
-            weightCol="weight",
-            maxIter=trees,
-            maxDepth=depth,
-            stepSize=parameters["rate"],
-            seed=seed,
-        )
-        models = [boosting.fit(_against_others(rows, label)) for label in range(classes)]
-    nodes = [
-        read_nodes(spark, model, f"{scratch}/{number}") for number, model in enumerate(models)
-    ]
-    return from_spark(kind, nodes, classes)
-
-
-def vectors(spark: SparkSession, folder: str, scalers: Scalers) -> DataFrame:
-    """Return the events of a folder of parts as pyspark.ml takes them: ``features``,
-    ``label`` and ``weight``.
-
-    Raises DataError (65) for negative weights, which these trees cannot learn from.
-    """
-    from pyspark.ml.functions import array_to_vector
-    from pyspark.sql import functions as F
-
-    from cmsspark.store.results import spark_location
-
-    rows = spark.read.parquet(spark_location(folder))
-    features = array_to_vector(F.col("hlf").cast("array<double>"))
-    label, weight = F.col("label").cast("double"), F.lit(1.0)
-    if scalers.mean_weights is not None:
-        if rows.filter("weight < 0").limit(1).count():
-            raise DataError(
-                "trees of pyspark.ml learn from weights of 0 and more",
-                where=folder,
-                found="negative weights",
-                next_step="--model xgboost, or a network",
-            )
-        means = F.array(*map(F.lit, scalers.mean_weights.tolist()))
-        weight = F.col("weight") / means[F.col("label").cast("int")]
-    return rows.select(features.alias("features"), label.alias("label"), weight.alias("weight"))
-
-
-def _against_others(rows: DataFrame, label: int) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    return rows.withColumn("label", (F.col("label") == float(label)).cast("double"))
-
-
-def fit_xgboost(
-    events: Events, scalers: Scalers, parameters: Mapping[str, float], seed: int, threads: int
+    threads: int,
+    kind: str = "xgboost",
 ) -> tuple[XgboostModel, list[dict[str, float]]]:
-    """Fit XGBoost to events in memory; return the model, and the loss by round.
+    """Fit trees to events in memory; return the model, and the loss by round.
 
     Boosting stops when the loss of the validation part, the last events, no longer
-    falls. ``threads``: 0 for all cores, or one where events are few.
+    falls. A forest is one round of many trees. ``threads``: 0 for all cores, or one
+    where events are few.
     """
     require_xgboost()
     import xgboost
@@ -268,6 +195,12 @@ def fit_xgboost(
     train = xgboost.DMatrix(events.hlf[:count], labels[:count], **options[0])
     validation = xgboost.DMatrix(events.hlf[count:], labels[count:], **options[1])
     losses: dict[str, dict[str, list[float]]] = {}
+    rounds, patience, special = int(parameters["trees"]), parameters.get("patience"), {}
+    if kind == "forest":
+        # Each split chooses among as many features as random forests do.
+        share = float(np.sqrt(events.hlf.shape[1]) / events.hlf.shape[1])
+        special = {"num_parallel_tree": rounds, "colsample_bynode": share}
+        rounds = 1
     signed: dict[str, Any] = {}
     if is_signed:
         signed = {
@@ -289,7 +222,8 @@ def fit_xgboost(
             "objective": "multi:softprob",
             "num_class": classes,
             "max_depth": int(parameters["depth"]),
-            "eta": parameters["rate"],
+            "eta": parameters.get("rate", 1.0),
+            **special,
             "min_child_weight": parameters["min_child_weight"],
             "subsample": parameters["subsample"],
             "tree_method": "hist",
@@ -298,10 +232,10 @@ def fit_xgboost(
             "verbosity": 0,
         },
         train,
-        int(parameters["trees"]),
+        rounds,
         evals=[(train, "train"), (validation, "validation")],
         evals_result=losses,
-        early_stopping_rounds=int(parameters["patience"]),
+        early_stopping_rounds=None if patience is None else int(patience),
         verbose_eval=False,
         **signed,
     )
@@ -311,7 +245,9 @@ def fit_xgboost(
             losses["train"]["mlogloss"], losses["validation"]["mlogloss"], strict=True
         )
     ]
-    return XgboostModel(booster, int(booster.best_iteration) + 1, events.layout), history
+    if patience is not None:
+        rounds = int(booster.best_iteration) + 1
+    return XgboostModel(booster, rounds, events.layout, kind), history
 
 
 def _probabilities(margins: Array, classes: int) -> Array:
@@ -407,7 +343,7 @@ def run(request: EventRequest, options: TrainOptions) -> CurrentTable:
         for kind in kinds:
             folder = Path(aside, kind)
             began = time.monotonic()
-            train_model(spark, store, staged, sample, kind, folder, options)
+            train_model(spark, store, sample, kind, folder, options)
             seconds = time.monotonic() - began
             evaluation = judge(spark, folder, sample.parts(store, TEST))
             write_result(folder, evaluation, sample.facts())
@@ -425,7 +361,6 @@ def run(request: EventRequest, options: TrainOptions) -> CurrentTable:
 def train_model(
     spark: SparkSession,
     store: Files,
-    staged: StagedRun,
     sample: StoredSample,
     kind: str,
     folder: Path,
@@ -438,28 +373,12 @@ def train_model(
         _train_network(spark, sample, kind, folder, options)
         return
     parameters = parse_parameters(kind, options.parameters)
+    with on_this_host(store, sample.folder, (TRAIN,)) as local:
+        events, scalers = read_events(local / TRAIN), Scalers.load(local)
+        model, history = fit_xgboost(events, scalers, parameters, options.seed, 0, kind)
+        write_model(folder, model, parameters, options.seed, local)
     if kind == "xgboost":
-        with on_this_host(store, sample.folder, (TRAIN,)) as local:
-            model, history = fit_xgboost(
-                read_events(local / TRAIN), Scalers.load(local), parameters, options.seed, 0
-            )
-            write_model(folder, model, parameters, options.seed, local)
-            write_history(folder, history)
-        return
-    from cmsspark.store.results import spark_location
-
-    with on_this_host(store, sample.folder, ()) as local:
-        layout = layout_in(local)
-        rows = vectors(spark, join(sample.folder, TRAIN), Scalers.load(local)).persist()
-        scratch, classes = join(staged.folder, f"_{kind}"), len(layout.classes)
-        try:
-            trees = train_with_spark(
-                spark, kind, rows, spark_location(scratch), parameters, options.seed, classes
-            )
-        finally:
-            rows.unpersist()
-            store.delete(scratch)
-        write_model(folder, ForestModel(kind, trees, layout), parameters, options.seed, local)
+        write_history(folder, history)
 
 
 def _train_network(

@@ -16,6 +16,7 @@ from cmsspark.apps.events.network_training import Training, World, train
 from cmsspark.apps.events.networks import KINDS, require_jax
 from cmsspark.base import extras, reporting
 from cmsspark.base.errors import InputMissing
+from cmsspark.settings.settings import load_settings
 
 _FLUSH_SECONDS: Final = 5
 
@@ -74,10 +75,16 @@ def command(
     target = output or Path(os.environ.get("CMSSPARK_TRAIN_OUTPUT", "output"))
     metrics = None if not tensorboard or world.rank else TensorBoardMetrics(target / "tensorboard")
     try:
-        train(sample, target, training, world, lambda text: print(text, flush=True), metrics)  # noqa: T201  # a log
+        # The next training on this sample reads the arrays that this one makes.
+        arrays = load_settings().cache_dir / "events"
+        train(sample, target, training, world, _print, metrics, arrays)
     finally:
         if metrics is not None:
             metrics.close()
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  # a log
 
 
 def main() -> NoReturn:

@@ -56,9 +56,7 @@ class FeedAggregator(StreamAggregator):
     def blobs(self, groups: Sequence[Any]) -> dict[int, bytes]:
         """Return the records as a blob for each partition that has any, and forget them."""
 
-    def rows(
-        self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]
-    ) -> dict[str, Any]:
+    def rows(self, groups: Any, replicas: Any, pseudonym: Callable[[str], str]) -> dict[str, Any]:
         """Return the records that have not left the task."""
         blobs = self.blobs(groups)
         if not blobs:
@@ -70,7 +68,7 @@ class FeedAggregator(StreamAggregator):
         return rows
 
     def drain(
-        self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]
+        self, groups: Any, replicas: Any, pseudonym: Callable[[str], str]
     ) -> dict[str, list[Any]]:
         """Return the records, once they are many, else quarantined records, once they are many."""
         return (
@@ -112,9 +110,7 @@ class EarlierIds(FeedAggregator):
         """Return nothing: ids leave the task as hashes."""
         return {}
 
-    def rows(
-        self, groups: list[Any], replicas: Any, pseudonym: Callable[[str], str]
-    ) -> dict[str, Any]:
+    def rows(self, groups: Any, replicas: Any, pseudonym: Callable[[str], str]) -> dict[str, Any]:
         """Return the ids that have not left the task."""
         ids = np.unique(np.concatenate([np.zeros(0, np.int64), *self._ids])).tolist()
         self._ids, self._count, self.quarantined = [], 0, []

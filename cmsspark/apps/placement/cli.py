@@ -237,7 +237,7 @@ def backtest_command(weeks: int, seed: int, as_json: bool, **source: Any) -> Non
     Each plan knows the days before its Monday only. All have the same copies, space and
     budgets; without a budget a twentieth of a site's copies.
     """
-    from cmsspark.apps.placement.backtest import RULES, backtest
+    from cmsspark.apps.placement.plan import RULES, backtest
 
     inputs, limits = _inputs(**source)
     outcomes = [outcome.as_dict() for outcome in backtest(inputs, limits, weeks, seed)]

@@ -15,7 +15,6 @@ from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import Coloured, echo_table, pluralize
 from cmsspark.cli.options import DayType, require_store, store_options
 from cmsspark.filesystems.storage import is_local
-from cmsspark.publish.publication import settings_target
 from cmsspark.run.run_context import from_manifest
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store import results, run_history
@@ -140,7 +139,12 @@ def run_deliveries(
     if not days:
         return {}
     published = history.published(min(days), max(days))
-    target, _ = settings_target(settings)
+    target = None
+    if settings.publishing:
+        # Not at import: sinks take a fifth of the time of `show`.
+        from cmsspark.publish.publication import settings_target
+
+        target, _ = settings_target(settings)
     at: dict[str, list[Delivery]] = {}
     latest: set[tuple[str, date]] = set()
     for run in runs:

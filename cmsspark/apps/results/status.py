@@ -19,7 +19,6 @@ from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import Coloured, echo_table, pluralize
 from cmsspark.cli.options import DayType, store_options
 from cmsspark.filesystems.storage import is_local, local_path
-from cmsspark.publish.publication import settings_target
 from cmsspark.run import run_report
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.daily_state import DailyState, DayRecord, split_key
@@ -97,8 +96,13 @@ def command(
     around = replace(surroundings(settings, state), is_looked_at=is_looked_at)
     jobs = [name for name in JOBS if any(run.job == name for run in runs)]
     jobs += [job for job in JOBS if job not in jobs and any(name == job for _, name in records)]
-    target, problem = settings_target(settings)
-    notes += [problem] if problem else []
+    target = None
+    if settings.publishing:
+        # Not at import: sinks take long to load.
+        from cmsspark.publish.publication import settings_target
+
+        target, problem = settings_target(settings)
+        notes += [problem] if problem else []
     jobs = jobs or ["data_aggregation"]
     damaged = {check.stored_run for check in checks.values() if check.error}
     cells = table(span, jobs, runs, published, damaged, target, around)

@@ -268,8 +268,8 @@ def test_replicas_are_those_of_rucio_where_only_they_are_stored(tmp_path: Path) 
         )
         shown = download(running, "datasets", "datasets", columns=",".join(columns))
         assert [[line[column] for column in columns] for line in shown] == [list("75332")]
-        held = download(running, "sites", "held", site=site)
-        assert [list(line.values()) for line in held] == [
+        copies = download(running, "sites", "copies", site=site)
+        assert [list(line.values()) for line in copies] == [
             [f"{site}_Disk", "9", "4", "3", "0", "1", "1"],
             [f"{site}_Tape", "9", "0", "0", "2", "0", "1"],
         ]

@@ -18,7 +18,7 @@ from cmsspark.apps.events.features import (
     flatten_collections,
 )
 from cmsspark.apps.events.kernels import KERNEL_COLUMNS
-from cmsspark.apps.events.topology import TOPOLOGY
+from cmsspark.apps.events.layout import TOPOLOGY
 
 DELPHES = default_definition()
 CUTS = DELPHES.cuts

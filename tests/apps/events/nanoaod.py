@@ -73,9 +73,17 @@ def nano_events(count: int, seed: int, *, v15: bool = False, shift: float = 0.0)
     }
 
 
-def write_nano(path: Path, events: dict[str, Any], *, as_ntuple: bool = False) -> Path:
-    """Write events as NanoAOD; returns the path."""
+def write_nano(
+    path: Path,
+    events: dict[str, Any],
+    *,
+    as_ntuple: bool = False,
+    weight_sums: tuple[float, ...] = (),
+) -> Path:
+    """Write events as NanoAOD; returns the path. ``weight_sums``: of the runs."""
     import uproot
+
+    runs = {"run": np.arange(len(weight_sums)), "genEventSumw": np.array(weight_sums)}
 
     whole = {
         name: ak.zip(rows) if isinstance(rows, dict) else rows for name, rows in events.items()
@@ -83,6 +91,8 @@ def write_nano(path: Path, events: dict[str, Any], *, as_ntuple: bool = False) -
     with uproot.recreate(path) as file:
         if as_ntuple:
             file.mkrntuple("Events", whole)
+            if weight_sums:
+                file.mkrntuple("Runs", runs)
             return path
         kinds = {
             name: rows.dtype if isinstance(rows, np.ndarray) else rows.type.content
@@ -95,4 +105,6 @@ def write_nano(path: Path, events: dict[str, Any], *, as_ntuple: bool = False) -
             field_name=lambda outer, inner: f"{outer}_{inner}" if outer else inner,
         )
         file["Events"].extend(whole)
+        if weight_sums:
+            file.mktree("Runs", runs)
     return path

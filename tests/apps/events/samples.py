@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cmsspark.apps.events.layout import TOPOLOGY
 from cmsspark.apps.events.scalers import Moments
-from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.arrays import Array
 from tests.apps.events.events import (
     FEATURES,

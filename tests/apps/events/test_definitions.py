@@ -469,3 +469,45 @@ def test_a_feature_may_be_called_as_its_branch_which_other_expressions_still_see
     )
     computed = features(tmp_path / "flat.root", load_definition(str(tmp_path / "d.yaml")), 2)
     assert computed.hlf.tolist() == [[4, 91, 22750], [5, 80, 16000]]
+
+
+def test_an_rntuple_of_physlite_is_read_by_the_names_of_its_tree(tmp_path: Path) -> None:
+    """A field has no dot in its name: Athena writes AnalysisJetsAuxDyn:pt for it."""
+    pt = ak.Array([[40.0, 25.0], [30.0], []])
+    with uproot.recreate(tmp_path / "DAOD_PHYSLITE.root") as file:
+        columns = {
+            "AnalysisJetsAuxDyn:pt": pt,
+            "AnalysisJetsAuxDyn:eta": pt * 0 + 1,
+            "EventInfoAuxDyn:eventNumber": np.arange(3),
+        }
+        file.mkrntuple("EventData", columns)
+    (tmp_path / "d.yaml").write_text(
+        "tree: EventData\ncollections: {jet: {names: [AnalysisJetsAuxDyn], columns: {pt: pt, eta: eta}}}\n"
+        "event: {number: EventInfoAuxDyn.eventNumber}\nidentity: [number]\n"
+        "features: {HT: sum(jet.pt), nJets: 'count(jet[abs(jet.eta) < 2])'}\n"
+    )
+    definition = load_definition(str(tmp_path / "d.yaml"))
+    path = tmp_path / "DAOD_PHYSLITE.root"
+    assert inspect(EventFile(str(path), 0), definition).reason == ""
+    assert features(path, definition, 3).hlf.tolist() == [[65, 2], [30, 1], [0, 0]]
+
+
+def test_a_class_of_which_some_files_lack_the_sum_of_generator_weights_is_refused(
+    tmp_path: Path,
+) -> None:
+    events = nano_events(20, 1)
+    files = [
+        inspect(
+            EventFile(str(write_nano(tmp_path / f"{n}.root", events, weight_sums=sums)), label),
+            NANO,
+        )
+        for n, (sums, label) in enumerate((((5.0, 2.5), 0), ((), 1), ((), 0)))
+    ]
+    assert [file.weight_sum for file in files] == [7.5, None, None]
+    layout = NANO.layout({"signal": "Signal", "data": "Data"}, low_level=False)
+    check_weights(files[:2], NANO, layout)
+    with pytest.raises(DataError, match="all files of signal have weight_sum"):
+        check_weights(files, NANO, layout)
+    write_nano(tmp_path / "nan.root", events, weight_sums=(float("nan"),))
+    reason = inspect(EventFile(str(tmp_path / "nan.root"), 0), NANO).reason
+    assert "the sum Runs.genEventSumw is finite" in reason

@@ -220,14 +220,14 @@ def table_of_qcd(request: EventRequest) -> list[Mapping[str, Any]]:
 def test_models_are_trained_judged_and_score_new_files(
     made: Made, spark: Any, tmp_path: Path
 ) -> None:
-    options = train.TrainOptions(("forest", "boosting", "xgboost"))
-    small = {"forest": {"trees": 5, "depth": 3}, "boosting": {"trees": 2, "depth": 2, "rate": 0.3}}
+    options = train.TrainOptions(("forest", "xgboost"))
+    small = {"forest": {**train.PARAMETERS["forest"], "trees": 5, "depth": 3}}
     with pytest.MonkeyPatch.context() as patched:
         for kind, parameters in small.items():
             patched.setitem(train.PARAMETERS, kind, parameters)  # type: ignore[arg-type]
         done = train.run(made.request, options)
     rows = {row["kind"]: row for row in table(done.path, "event_models")}
-    assert list(rows) == ["forest", "boosting", "xgboost"]
+    assert list(rows) == ["forest", "xgboost"]
     events = read_events(made.sample_folder / "test")
     hlf, labels = events.hlf, events.labels
     for kind, row in rows.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,15 +17,15 @@ from cmsspark.apps.events.evaluation import (
     learning_curves,
     roc_curve,
     score_distribution,
+    write_result,
 )
 from cmsspark.apps.events.jobs import KINDS
-from cmsspark.apps.events.models import ABOUT, ForestModel, load, read_description, write_model
-from cmsspark.apps.events.result_files import write_result
+from cmsspark.apps.events.layout import TOPOLOGY
+from cmsspark.apps.events.models import ABOUT, load, read_description, write_model
 from cmsspark.apps.events.root_files import Events, PartWriter
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.apps.events.topology import TOPOLOGY
-from cmsspark.apps.events.train import fit_xgboost, parse_parameters, train_with_spark, vectors
+from cmsspark.apps.events.train import fit_xgboost, parse_parameters
 from cmsspark.base.errors import DataError, InputMissing, SettingsError, UsageError
 from cmsspark.engines import session
 from cmsspark.settings.settings import Settings
@@ -92,26 +91,22 @@ def test_a_judgement_by_hand() -> None:
         evaluate(np.array([0, 1, 2, 1]), np.where(scores == 0.8, np.nan, scores), TOPOLOGY.classes)
 
 
-def test_trees_as_arrays_give_the_probabilities_of_spark(
-    sample: Path, spark: Any, tmp_path: Path
-) -> None:
-    from pyspark.ml.classification import RandomForestClassifier
+def test_a_forest_is_one_round_of_trees_in_xgboosts_own_file(sample: Path, tmp_path: Path) -> None:
+    import xgboost
 
-    rows = vectors(spark, str(sample / "train"), Scalers.load(sample))
-    parameters = {"trees": 7, "depth": 4, "rate": 0.3}
-    ours = train_with_spark(spark, "forest", rows, f"file://{tmp_path}/scratch", parameters, 3, 3)
-    theirs = (
-        RandomForestClassifier(numTrees=7, maxDepth=4, seed=3).fit(rows).transform(rows).collect()
-    )
-    hlf = np.array([row["features"].toArray() for row in theirs], np.float32)
-    assert ours.predict(hlf) == pytest.approx(
-        np.array([row["probability"].toArray() for row in theirs]), abs=1e-6
-    )
-    ours.save(tmp_path / "trees.npz")
-    assert np.array_equal(type(ours).load(tmp_path / "trees.npz").predict(hlf), ours.predict(hlf))
-    (tmp_path / "trees.npz").write_bytes(b"no arrays")
+    parameters = parse_parameters("forest", ("trees=20", "depth=4"))
+    model, _ = fit_xgboost(EVENTS, SCALERS, parameters, 3, 1, "forest")
+    write_model(tmp_path, model, parameters, 3, sample)
+    booster = xgboost.Booster(model_file=str(tmp_path / "xgboost.ubj"))
+    # A tree for each class.
+    assert len(booster.get_dump()) == 20 * 3 and booster.num_boosted_rounds() == 1
+    stored = load(tmp_path)
+    scores = stored.predict(HLF, None)
+    assert stored.kind == "forest" and np.array_equal(scores, model.predict(HLF))
+    assert evaluate(LABELS, scores, TOPOLOGY.classes).auc > 0.95
+    (tmp_path / "xgboost.ubj").write_bytes(b"no trees")
     with pytest.raises(DataError, match="cannot be read"):
-        type(ours).load(tmp_path / "trees.npz")
+        load(tmp_path)
 
 
 def test_boosting_stops_where_it_no_longer_helps_and_a_seed_is_a_model(
@@ -145,7 +140,7 @@ def test_the_loss_of_rounds_with_negative_weights_is_that_of_the_judgement() -> 
 @pytest.mark.parametrize("text", ["depth", "depth=x", "deepness=3", "depth=0", "rate=-1"])
 def test_parameters_are_known_numbers_above_zero(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_parameters("boosting", (text,))
+        parse_parameters("xgboost", (text,))
 
 
 def test_a_folder_without_a_model_says_so(tmp_path: Path) -> None:
@@ -262,4 +257,3 @@ def test_a_job_without_a_session_names_run_spark(
 
 def test_jobs_offer_the_kinds_that_there_are() -> None:
     assert tuple(ABOUT) == KINDS
-    assert ForestModel.needs_low_level is False

@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +18,15 @@ import numpy as np
 import pytest
 
 from cmsspark.apps.events import gru, network_training, networks
-from cmsspark.apps.events.network_data import Share
-from cmsspark.apps.events.network_training import Checkpoints, Progress, Training, World, train
+from cmsspark.apps.events.network_data import Rows, Share
+from cmsspark.apps.events.network_training import (
+    LOG_FILE,
+    Checkpoints,
+    Progress,
+    Training,
+    World,
+    train,
+)
 from cmsspark.apps.events.root_files import read_events
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from tests.apps.events.events import FEATURES
@@ -26,7 +37,14 @@ HLF = Training("hlf", epochs=2, batch=128, learning_rate=1e-3, patience=3)
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sample(tmp_path_factory.mktemp("hlf"), 6_000)
+    """A fifth of it is enough to judge."""
+    return write_sample(tmp_path_factory.mktemp("hlf"), 26_000)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fifth of it is not enough to judge."""
+    return write_sample(tmp_path_factory.mktemp("small"), 3_000)
 
 
 @pytest.fixture(scope="module")
@@ -167,11 +185,145 @@ def test_a_killed_training_goes_on_to_the_model_that_it_would_have_made(
     resumed = train(sample, tmp_path / "killed", training, log=lines.append)
     assert lines[0] == "goes on after round 2" and len(lines) == 3
     assert equal(whole.weights, resumed.weights) and whole.parameters == resumed.parameters
-    logged = [
-        json.loads(line)
-        for line in (tmp_path / "killed/training_log.jsonl").read_text().splitlines()
-    ]
-    assert [line["epoch"] for line in logged] == [1, 2, 3, 4]
+    assert [line["epoch"] for line in read_log(tmp_path / "killed")] == [1, 2, 3, 4]
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / LOG_FILE).read_text().splitlines()]
+
+
+def test_a_small_sample_is_judged_by_all_its_events_and_learned_from_whole(
+    small: Path, tmp_path: Path
+) -> None:
+    training = Training("hlf", epochs=30, batch=64, learning_rate=0.02, patience=2)
+    network = train(small, tmp_path, training)
+    folds = [read_log(tmp_path / "folds" / str(number)) for number in range(5)]
+    best = [np.argmin([line["validation_loss"] for line in fold]) + 1 for fold in folds]
+    rounds = read_log(tmp_path)
+    assert 1 <= len(rounds) == round(np.mean(best)) < 30
+    losses = [fold[0]["validation_loss"] for fold in folds]
+    assert rounds[0]["validation_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+    assert network.parameters["events"] == [3_000, 3_000]
+    assert network.parameters["steps_done"] == len(rounds) * (3_000 // 64)
+    share = Share(small, "hlf")
+    parts = [share.split(start, start + 20) for start in range(0, 100, 20)]
+    judged = np.concatenate([part.validated for part in parts])
+    assert sorted(judged.tolist()) == list(range(3_000))
+    assert all(not set(part.validated) & set(part.learned) for part in parts)
+    assert len(share.split().learned) == 3_000
+
+
+def test_a_killed_training_on_folds_goes_on_to_the_model_that_it_would_have_made(
+    small: Path, tmp_path: Path
+) -> None:
+    whole = train(small, tmp_path / "whole", HLF)
+    for last in ("fold=1 round=1 ", "fold=4 round=2 "):
+
+        def killed(text: str, last: str = last) -> None:
+            if text.startswith(last):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train(small, tmp_path / "killed", HLF, log=killed)
+    lines: list[str] = []
+    resumed = train(small, tmp_path / "killed", HLF, log=lines.append)
+    assert lines[0].startswith("fold=5 round=1 ")
+    assert equal(whole.weights, resumed.weights) and whole.parameters == resumed.parameters
+
+
+def test_arrays_are_stored_once_and_never_used_for_other_events(
+    with_particles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = shutil.copytree(with_particles, tmp_path / "sample")
+    arrays = tmp_path / "arrays"
+    made = Share(sample, "inclusive", arrays=arrays).columns
+    read: list[Any] = []
+    plain_read = Share._read
+    monkeypatch.setattr(
+        Share, "_read", lambda self, place: read.append(place) or plain_read(self, place)
+    )
+    again = Share(sample, "inclusive", arrays=arrays).columns
+    assert not read and all(map(np.array_equal, made, again))
+    assert not list(arrays.glob("*/.new-*"))
+
+    def is_read_anew(*arguments: Any) -> bool:
+        read.clear()
+        columns = Share(sample, *arguments, arrays=arrays).columns
+        count = len(read)
+        fresh = Share(sample, *arguments).columns
+        assert all(map(np.array_equal, columns, fresh))
+        return count > 0
+
+    # Another worker, another kind of network, other scalers, another part, a cut file.
+    assert is_read_anew("inclusive", 0, 2)
+    assert is_read_anew("hlf")
+    document = json.loads((sample / "scalers.json").read_text())
+    document["low_level"]["mean"][0] += 1
+    (sample / "scalers.json").write_text(json.dumps(document))
+    assert is_read_anew("inclusive")
+    other = write_sample(tmp_path / "other", 1_200, seed=9, particles=40)
+    part = next((other / "train").iterdir())
+    shutil.copyfile(part, sample / "train" / part.name)
+    assert is_read_anew("inclusive")
+    for file in arrays.glob("*/0-of-1/*"):
+        file.write_bytes(file.read_bytes()[:-100])
+    assert is_read_anew("inclusive")
+    # The oldest samples go.
+    assert len(list(arrays.iterdir())) == 4
+
+
+def test_a_folder_that_cannot_be_written_or_has_little_room_costs_no_training(
+    with_particles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    plain = Share(with_particles, "inclusive").columns
+    columns = Share(with_particles, "inclusive", arrays=tmp_path / "file/arrays").columns
+    assert all(map(np.array_equal, columns, plain))
+    usage = shutil.disk_usage(tmp_path)._replace(free=50_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    columns = Share(with_particles, "inclusive", arrays=tmp_path / "arrays").columns
+    assert all(map(np.array_equal, columns, plain))
+    assert not [path for path in (tmp_path / "arrays").rglob("*") if path.is_file()]
+
+
+def test_the_bench_of_a_device_needs_jax_optax_numpy_and_pyarrow_only() -> None:
+    others = "awkward click hist markupsafe msgspec numba pandas polars pyspark uproot xgboost xxhash yaml"
+    program = f"""
+import sys
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {others.split()!r}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Bare())
+import bench.events_training as bench
+from pathlib import Path
+from cmsspark.apps.events.network_training import Training, train
+sample = Path(sys.argv[1], "sample")
+bench.make_sample(sample, 400, 4)
+train(sample, sys.argv[1], Training("inclusive", steps=2, batch=16))
+print(bench.our_step(8, 4, 1) > 0)
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", program, folder], capture_output=True, text=True, check=False
+        )
+    assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize("kind", ["hlf", "inclusive"])
+def test_events_on_the_device_give_the_model_that_batches_from_the_host_give(
+    kind: str, with_particles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(kind, epochs=2, batch=32)
+    host = train(with_particles, tmp_path / "host", training)
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        network_training, "device_memory", lambda device: asked.append(device) or 10**10
+    )
+    # Not once the host makes a batch.
+    monkeypatch.setattr(Share, "rows", None)
+    device = train(with_particles, tmp_path / "device", training)
+    assert asked and equal(host.weights, device.weights)
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
@@ -205,13 +357,11 @@ def test_training_stops_where_the_validation_gets_no_better_and_keeps_the_best_e
     sample: Path, tmp_path: Path
 ) -> None:
     network = train(sample, tmp_path, Training("hlf", epochs=60, learning_rate=0.3, patience=2))
-    losses = [
-        json.loads(line)["validation_loss"]
-        for line in (tmp_path / "training_log.jsonl").read_text().splitlines()
-    ]
+    losses = [line["validation_loss"] for line in read_log(tmp_path)]
     assert len(losses) < 60
     assert len(losses) - 1 - losses.index(min(losses)) == 2
-    assert network.parameters["best_validation_loss"] == pytest.approx(min(losses), abs=1e-5)
+    # The regression that it began with may be better.
+    assert network.parameters["best_validation_loss"] <= min(losses) + 1e-5
 
 
 def test_the_learning_rate_is_that_of_all_workers_and_then_falls() -> None:
@@ -249,29 +399,31 @@ def test_networks_of_particles_learn(kind: str, with_particles: Path, tmp_path: 
         network.predict(hlf)
 
 
+def batches(share: Share, size: int) -> Iterator[Rows]:
+    """The batches of an epoch, and those of a fifth that judges."""
+    part = share.split(0, 20)
+    for positions, length in (*part.batches(size, 0, 1), *part.validation(size)):
+        yield share.rows(positions, length)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 9])
 def test_shares_of_all_workers_are_the_sample_each_event_once(
     with_particles: Path, workers: int
 ) -> None:
     shares = [Share(with_particles, "hlf", rank, workers) for rank in range(workers)]
-    seen = [
-        rows.hlf for share in shares for rows in (*share.batches(1, 0, 1), *share.validation(7))
-    ]
+    seen = np.concatenate([rows.hlf[rows.weight > 0] for s in shares for rows in batches(s, 1)])
     whole = Share(with_particles, "hlf")
-    all_rows = np.concatenate(
-        [rows.hlf for rows in (*whole.batches(1, 0, 1), *whole.validation(7))]
-    )
-    assert sorted(map(tuple, np.concatenate(seen).tolist())) == sorted(
-        map(tuple, all_rows.tolist())
-    )
-    learned = [len(share.own_lengths[0]) for share in (*shares, whole)]
+    rows_of_all = np.concatenate([rows.hlf[rows.weight > 0] for rows in batches(whole, 1)])
+    assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, rows_of_all.tolist()))
+    learned = [len(share.split(0, 20).learned) for share in (*shares, whole)]
     assert sum(learned[:-1]) == learned[-1]
 
 
 def test_batches_of_an_epoch_are_shuffled_anew_and_the_same_again(with_particles: Path) -> None:
     share = Share(with_particles, "inclusive")
     first, again, next_epoch = (
-        [rows.hlf for rows in share.batches(32, 5, epoch)] for epoch in (1, 1, 2)
+        [positions for positions, _ in share.split(0, 20).batches(32, 5, epoch)]
+        for epoch in (1, 1, 2)
     )
     assert np.array_equal(np.stack(first), np.stack(again))
     assert not np.array_equal(first[0], next_epoch[0])
@@ -293,10 +445,10 @@ def test_sequences_of_batches_are_those_of_the_matrices_and_end_with_the_longest
         )
     }
     seen, lengths = 0, set()
-    for rows in (*share.batches(16, 0, 1), *share.validation(16)):
+    for rows in batches(share, 16):
         lengths.add(rows.sequence.shape[1])
-        for hlf, sequence in zip(rows.hlf, rows.sequence, strict=True):
-            whole = expected[hlf.tobytes()]
+        for hlf, sequence in zip(rows.hlf[rows.weight > 0], rows.sequence, strict=False):
+            whole = expected[hlf.tobytes()].astype(np.float16)
             assert np.array_equal(sequence, whole[: len(sequence)])
             assert not whole[len(sequence) :].any()
             seen += 1
@@ -307,15 +459,15 @@ def test_sequences_of_batches_are_those_of_the_matrices_and_end_with_the_longest
 def test_batches_of_all_workers_are_equally_long_and_as_many(tmp_path: Path) -> None:
     sample = write_sample(tmp_path, 600, particles=150)
     shares = [Share(sample, "inclusive", rank, 2) for rank in range(2)]
+    everyone = [(share.columns.lengths, share.columns.hundredths) for share in shares]
+    # Else workers of unequal shares would be in batches of other lengths from then on.
+    everyone[1] = (everyone[1][0][:-60], everyone[1][1][:-60])
     for share in shares:
-        share.lengths = [other.own_lengths for other in shares]
-    of_ranks = [
-        [rows.sequence.shape[1] for rows in (*share.batches(8, 0, 1), *share.validation(32))]
-        for share in shares
-    ]
-    count = min(map(len, of_ranks))
-    assert of_ranks[0][: count - 5] == of_ranks[1][: count - 5]
-    validations = [[rows.sequence.shape[1] for rows in s.validation(32)] for s in shares]
+        share.everyone = everyone
+    parts = [share.split(0, 20) for share in shares]
+    of_ranks = [[length for _, length in part.batches(8, 0, 1)] for part in parts]
+    assert of_ranks[0] == of_ranks[1] and len(of_ranks[0]) == len(parts[1].learned) // 8
+    validations = [[length for _, length in part.validation(32)] for part in parts]
     assert validations[0] == validations[1]
 
 
@@ -324,9 +476,9 @@ def test_what_is_no_sample_is_refused_with_its_reason(
 ) -> None:
     with pytest.raises(InputMissing, match="scalers"):
         train(tmp_path, tmp_path, HLF)
-    with pytest.raises(DataError, match="read the column low_level") as error:
+    with pytest.raises(DataError, match="lack a column") as error:
         train(sample, tmp_path, Training("inclusive"))
-    assert error.value.next_step == "prepare the events with --low-level"
+    assert "events_prepare --low-level" in str(error.value.next_step)
     with pytest.raises(DataError, match="needs a batch"):
         train(sample, tmp_path, replace(HLF, batch=10**6))
     (tmp_path / "train").mkdir()

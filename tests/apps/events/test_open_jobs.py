@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import uproot
 
 from cmsspark.apps.events import prepare, sample, score_files, train
+from cmsspark.apps.events.evaluation import fill_histograms, write_histograms
+from cmsspark.apps.events.layout import layout_in
 from cmsspark.apps.events.network_training import Training
 from cmsspark.apps.events.network_training import train as train_network
 from cmsspark.apps.events.root_files import read_events
 from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.scalers import Scalers
-from cmsspark.base.errors import DataError, UsageError
+from cmsspark.base.errors import UsageError
 from cmsspark.settings.settings import Settings
 from tests.apps.events.nanoaod import nano_events, write_nano
 
@@ -28,9 +31,12 @@ DAY = date(2026, 1, 15)
 
 def test_nanoaod_goes_from_files_with_signed_weights_to_scores(spark: Any, tmp_path: Path) -> None:
     for name, seed, shift in (("signal", 1, 1.5), ("background", 2, 0.0)):
-        write_nano(tmp_path / f"{name}_9.root", nano_events(900, seed, shift=shift))
+        # Data have no sums of generator weights.
+        sums = (10_000.5, 20_000.0) if name == "signal" else ()
+        old = nano_events(900, seed, shift=shift)
+        write_nano(tmp_path / f"{name}_9.root", old, weight_sums=sums)
         events = nano_events(900, seed + 10, v15=True, shift=shift)
-        write_nano(tmp_path / f"{name}_15.root", events, as_ntuple=True)
+        write_nano(tmp_path / f"{name}_15.root", events, as_ntuple=True, weight_sums=sums[:1])
     request = EventRequest(
         str(tmp_path / "store"),
         DAY,
@@ -46,6 +52,17 @@ def test_nanoaod_goes_from_files_with_signed_weights_to_scores(spark: Any, tmp_p
     assert document["defaults"] == {"jet.id": 2} and any(
         "jet.id" in text for text in prepared.manifest.warnings
     )
+    assert document["weight_sums"] == {"signal": 40_001.0, "background": None}
+    by_file = {
+        Path(row["file"]).name: row["weight_sum"]
+        for row in pq.read_table(Path(prepared.path) / "event_cutflow").to_pylist()
+    }
+    assert by_file == {
+        "signal_9.root": 30_000.5,
+        "signal_15.root": 10_000.5,
+        "background_9.root": None,
+        "background_15.root": None,
+    }
     for flow in document["cutflow"].values():
         assert (
             flow["events"] == 1_800 == flow["not_finite"] + flow["one_lepton"] + flow["selected"]
@@ -53,6 +70,13 @@ def test_nanoaod_goes_from_files_with_signed_weights_to_scores(spark: Any, tmp_p
 
     sampled = sample.run(request, sample.SampleOptions(small=5))
     folder = Path(sampled.path)
+    assert layout_in(folder).weight_sums == (40_001.0, None)
+    paths = write_histograms(
+        folder / "train", tmp_path / "pictures", fill_histograms(folder / "train", ["HT"])
+    )
+    with uproot.open(paths[0]) as file:
+        assert file["weight_sums"].values().tolist() == [40_001.0]
+        assert file["weight_sums"].axis().labels() == ["signal"]
     rows = pq.read_table(folder / "event_sample").to_pylist()
     events = {part: read_events(folder / part, low_level=True) for part in ("train", "test")}
     for row in rows:
@@ -69,8 +93,6 @@ def test_nanoaod_goes_from_files_with_signed_weights_to_scores(spark: Any, tmp_p
         "signal",
         "background",
     }
-    with pytest.raises(DataError, match="weights of 0 and more"):
-        train.run(request, train.TrainOptions(("forest",)))
 
     model = Path(done.path) / "models/xgboost"
     with pytest.raises(UsageError, match="not the one that the model learned from"):
@@ -82,6 +104,10 @@ def test_nanoaod_goes_from_files_with_signed_weights_to_scores(spark: Any, tmp_p
     )
     scores = pq.read_table(tmp_path / "scores")
     assert scored.selected == scores.num_rows == document["cutflow"]["signal"]["selected"]
+    listed = json.loads((tmp_path / "scores/_files.json").read_text())
+    assert {Path(file["file"]).name: file["weight_sum"] for file in listed} == {
+        name: total for name, total in by_file.items() if name.startswith("signal")
+    }
     assert scores.schema.names[3:] == ["weight", "signal", "background", "predicted"]
     assert set(scores["weight"].to_pylist()) == {-12.5, 12.5} and set(
         scores["predicted"].to_pylist()

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cmsspark.apps.events import sample
+from cmsspark.apps.events.layout import TOPOLOGY
 from cmsspark.apps.events.root_files import PartWriter, keep_only, read_events
 from cmsspark.apps.events.sample import (
     SampleOptions,
@@ -25,7 +26,6 @@ from cmsspark.apps.events.sample import (
     write_small,
 )
 from cmsspark.apps.events.scalers import Moments, Scalers
-from cmsspark.apps.events.topology import TOPOLOGY
 from cmsspark.base.errors import DataError, InputMissing, OutputError
 from cmsspark.filesystems.storage import LocalFiles
 from tests.apps.events.events import (

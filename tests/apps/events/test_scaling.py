@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from cmsspark.apps.events import networks
 from cmsspark.apps.events.cli import export_onnx
-from cmsspark.apps.events.evaluation import evaluate
+from cmsspark.apps.events.evaluation import evaluate, write_result
 from cmsspark.apps.events.layout import EventLayout
-from cmsspark.apps.events.result_files import write_result
+from cmsspark.apps.events.network_training import Training, train
 from cmsspark.apps.events.root_files import PartWriter, read_events
 from cmsspark.apps.events.scalers import Curve, Moments, Scalers, find_sentinel
 from cmsspark.apps.events.train import PARAMETERS, fit_xgboost
@@ -79,11 +79,20 @@ def regression(hlf: Array, label: Array, judged: Array) -> Array:
     return np.column_stack([1 - signal, signal])
 
 
-@pytest.mark.parametrize(("sigma", "sentinels"), [(0.5, True), (2.0, False), (2.0, True)])
+@pytest.mark.parametrize(
+    ("count", "sigma", "sentinels"),
+    [
+        (12_000, 0.5, True),
+        (12_000, 2.0, False),
+        (12_000, 2.0, True),
+        (2_000, 1.0, False),
+        (2_000, 1.0, True),
+    ],
+)
 def test_the_default_network_is_as_good_as_boosting_on_tails_and_placeholders(
-    sigma: float, sentinels: bool, tmp_path: Path
+    count: int, sigma: float, sentinels: bool, tmp_path: Path
 ) -> None:
-    hlf, label = draw_events(12_000, sigma, sentinels, 1)
+    hlf, label = draw_events(count, sigma, sentinels, 1)
     sample = write_sample(tmp_path / "sample", hlf, label)
     # As docs/training.md starts it, but for the output.
     ended = CliRunner().invoke(command, [str(sample), "--output", str(tmp_path)])
@@ -103,6 +112,48 @@ def test_the_default_network_is_as_good_as_boosting_on_tails_and_placeholders(
     }
     assert areas["hlf"] > areas["xgboost"] - 0.01, areas
     assert areas["hlf"] > areas["regression"], areas
+
+
+@pytest.mark.parametrize("count", [600, 2_000, 26_000])
+def test_where_a_regression_is_the_best_model_the_network_is_none_worse(
+    count: int, tmp_path: Path
+) -> None:
+    draw = np.random.default_rng(3)
+
+    def normal_events(size: int) -> tuple[Array, Array]:
+        label = draw.integers(0, 2, size).astype(np.int8)
+        return (draw.normal(size=(size, 10)) + 0.25 * label[:, None]).astype(np.float32), label
+
+    (hlf, label), (judged, truth) = normal_events(count), normal_events(20_000)
+    sample = write_sample(tmp_path / "sample", hlf, label)
+    network = train(sample, tmp_path, Training("hlf"))
+    areas = [
+        evaluate(truth, scores, LAYOUT.classes).auc
+        for scores in (network.predict(judged), regression(hlf, label, judged))
+    ]
+    assert areas[0] > areas[1] - 0.003, areas
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6, 7])
+def test_a_network_begins_with_the_scores_of_a_regression(classes: int) -> None:
+    draw = np.random.default_rng(3)
+    inputs = draw.normal(size=(400, 9)).astype(np.float32)
+    label = (inputs[:, :3].sum(axis=1) + draw.normal(size=400)).round().astype(int) % classes
+    layout = EventLayout(tuple((f"c{i}", "") for i in range(classes)), LAYOUT.features)
+    coefficients = networks.fit_regression(inputs, label, np.ones(400), classes)
+    plain = networks.initial_weights("hlf", 0, layout, 9)
+    weights = networks.begin_with(plain, coefficients)
+    scores = np.asarray(networks.logits("hlf", weights, inputs, np.zeros((400, 1, 0))))
+    expected = np.column_stack([inputs @ coefficients[:-1] + coefficients[-1], np.zeros(400)])
+    if classes == 7:
+        # Ten units are too few.
+        assert weights is plain
+    else:
+        assert scores == pytest.approx(expected, abs=1e-4)
+    # At the minimum residuals are orthogonal to what is read, but for the ridge.
+    shares = np.exp(expected) / np.exp(expected).sum(axis=1, keepdims=True)
+    slope = inputs.T @ (shares - np.eye(classes)[label])[:, :-1] + coefficients[:-1]
+    assert np.abs(slope).max() < 1e-2
 
 
 def stored_network(folder: Path) -> networks.Network:

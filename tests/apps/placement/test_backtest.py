@@ -13,9 +13,8 @@ import pytest
 
 from bench.placement import inputs_of
 from bench.placement_worlds import WORLDS
-from cmsspark.apps.placement.backtest import backtest
 from cmsspark.apps.placement.inputs import PlacementInputs
-from cmsspark.apps.placement.plan import Limits, expected, rse_of_disk
+from cmsspark.apps.placement.plan import Limits, backtest, expected, rse_of_disk
 from cmsspark.base.errors import InputMissing
 from tests.apps.placement.worlds import COLD, HOT, TB, A, B, copy, reads_of, run
 

@@ -46,7 +46,7 @@ main()
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sample(tmp_path_factory.mktemp("sample"), 20_000)
+    return write_sample(tmp_path_factory.mktemp("sample"), 26_000)
 
 
 def run_on(sample: Path, workers: int, **values: Any) -> TrainingRun:

@@ -120,7 +120,7 @@ def _site_view(
         ui.Control("win", "TB to win", str(goal), kind="number", limits=("1", "1000000")),
     ]
     storage = _storage(request, site, kind, notes)
-    holds = optional(notes, "What rules hold", lambda: _make_holds_table(request, site)) or []
+    copies = optional(notes, "What rules hold", lambda: _locked_copies(request, site)) or []
     return ui.Content(
         ui.shown(site),
         [
@@ -134,7 +134,7 @@ def _site_view(
                 if storage
                 else []
             ),
-            *([ui.Section("What rules of Rucio hold there", holds)] if holds else []),
+            *([ui.Section("What rules of Rucio hold there", copies)] if copies else []),
             ui.Section("What is read there", [_datasets(request, chosen, site)]),
             ui.Section(
                 "Local and remote accesses over time",
@@ -180,7 +180,7 @@ def _storage(request: PageRequest, site: str, kind: str, notes: list[ui.Note]) -
     return [*ages, *([cache] if cache is not None else [])]
 
 
-def _make_holds_table(request: PageRequest, site: str) -> list[Any]:
+def _locked_copies(request: PageRequest, site: str) -> list[Any]:
     """Return a table of the site's storage elements on the newest day of ``dataset_rses``."""
     if (newest := request.database.newest(("dataset_rses",))) is None:
         return [ui.Note("No day of what rules hold is stored: run_spark dataset_rses --date DAY")]
@@ -202,7 +202,7 @@ def _make_holds_table(request: PageRequest, site: str) -> list[Any]:
         ui.Column("dataset_count", "Datasets", "count"),
     )
     caption = f"Copies in datasets, as of {newest[0]}"
-    return [ui.Table("held", columns, result.rows, caption, lambda: result.table)]
+    return [ui.Table("copies", columns, result.rows, caption, lambda: result.table)]
 
 
 def _figures(
