@@ -56,30 +56,30 @@ class GroupColumns:
     #: The number of each distinct (site, user, app), which have numbers themselves.
     _keys: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _sites: dict[str, int] = field(default_factory=dict)
-    #: For each place: one of ``Remote``, the number of its site, and the site's hash.
+    #: For each route: one of ``Remote``, the number of its site, and the site's hash.
     _kinds: Longs = field(default_factory=_no_numbers)
     _site_numbers: Longs = field(default_factory=_no_numbers)
     _hashes: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
-    #: For each group: the number of its (site, user, app), and its place.
+    #: For each group: the number of its (site, user, app), and its route.
     keys: Longs = field(default_factory=_no_numbers)
-    places: Longs = field(default_factory=_no_numbers)
+    routes: Longs = field(default_factory=_no_numbers)
 
     def update(self, groups: Groups) -> None:
         """Add the new groups: those after the ones added before."""
-        new = groups.places.values_by_number[len(self._kinds) :]
+        new = groups.routes.values_by_number[len(self._kinds) :]
         sites = [self._sites.setdefault(site, len(self._sites)) for site, _, _ in new]
         self._site_numbers = np.append(self._site_numbers, np.array(sites, np.int64))
         self._kinds = np.append(self._kinds, np.array([kind for _, kind, _ in new], np.int64))
         self._hashes = np.append(self._hashes, site_hashes([site for site, _, _ in new]))
-        users, apps, places = groups.rows.columns(len(self.keys))
-        rows = zip(self._site_numbers[places].tolist(), users.tolist(), apps.tolist(), strict=True)
+        users, apps, routes = groups.rows.columns(len(self.keys))
+        rows = zip(self._site_numbers[routes].tolist(), users.tolist(), apps.tolist(), strict=True)
         keys = [self._keys.setdefault(key, len(self._keys)) for key in rows]
         self.keys = np.append(self.keys, np.array(keys, np.int64))
-        self.places = np.append(self.places, places)
+        self.routes = np.append(self.routes, routes)
 
     def kinds(self, groups: Longs) -> Longs:
         """Return what each of these groups is of ``Remote``."""
-        kinds: Longs = self._kinds[self.places[groups]]
+        kinds: Longs = self._kinds[self.routes[groups]]
         return kinds
 
     def remote(
@@ -95,7 +95,7 @@ class GroupColumns:
             remote[by_replica] = Remote.UNKNOWN
         elif len(by_replica) and replicas is not None:
             of_blocks = np.asarray(blocks)[pairs[by_replica]]
-            sites = self._hashes[self.places[groups[by_replica]]]
+            sites = self._hashes[self.routes[groups[by_replica]]]
             is_local = replicas.has_replica(of_blocks, sites)
             remote[by_replica] = np.where(is_local, Remote.NO, Remote.YES)
         return remote
@@ -383,8 +383,8 @@ class StreamAggregator:
         sums["remote_count"] = (remote != Remote.UNKNOWN).astype(np.int64)
         sums["pair"] = np.asarray(catalogue.pair_datasets)[pairs].astype(np.int64)
         if self.stream in STREAMS_NAMING_READERS:
-            places = self._groups.places[numbers]
-            self.site_pairs.add(groups, sums["pair"], catalogue, {**sums, "place": places})
+            routes = self._groups.routes[numbers]
+            self.site_pairs.add(groups, sums["pair"], catalogue, {**sums, "route": routes})
         sums["group"] = self._groups.keys[numbers]
         self._sums.add(sums, self.stream)
 
@@ -450,10 +450,10 @@ class StreamAggregator:
         sites: Counter[str] = Counter()
         numbers = np.flatnonzero(self._unmatched_of_group)
         if len(numbers):  # groups of jobs are a list: none of their records is here
-            places = groups.rows.columns(0)[2][numbers]
+            routes = groups.rows.columns(0)[2][numbers]
             counts = self._unmatched_of_group[numbers]
-            for place, count in zip(places.tolist(), counts.tolist(), strict=True):
-                sites[groups.places.values_by_number[place][0]] += count
+            for route, count in zip(routes.tolist(), counts.tolist(), strict=True):
+                sites[groups.routes.values_by_number[route][0]] += count
         notes = [
             *notes,
             *((UNMATCHED_SITE, name, count, "") for name, count in sites.items()),
@@ -664,19 +664,19 @@ class HashAggregator(StreamAggregator):
         )
         rows, of_file = sums["group"], sums["file"]
         count = len(rows)
-        users, apps, places = (column[rows] for column in groups.rows.columns(0))
-        of_places = groups.places.values_by_number
+        users, apps, routes = (column[rows] for column in groups.rows.columns(0))
+        of_routes = groups.routes.values_by_number
         return access_columns(self.stream, sums, groups, apps) | {
-            "site_name": dictionary_array([site for site, _, _ in of_places], places),
+            "site_name": dictionary_array([site for site, _, _ in of_routes], routes),
             "user": user_column(groups, users, pseudonym),
             "dataset_name": dictionary_array([None], np.zeros(count, np.int32)),
             "remote_nacc": with_nulls(None, None, count),
             # The shuffle join takes it from here to the rows of pairs of sites (rule 63).
-            "detail": dictionary_array([reader for _, _, reader in of_places], places),
+            "detail": dictionary_array([reader for _, _, reader in of_routes], routes),
             "hash": from_numpy(files[of_file, 0]),
             "check": from_numpy(files[of_file, 1]),
             "block_remote": from_numpy(
-                np.array([kind for _, kind, _ in of_places], np.int64)[places]
+                np.array([kind for _, kind, _ in of_routes], np.int64)[routes]
             ),
             "prefix": dictionary_array(list(self._prefixes), prefix_of[of_file]),
         }

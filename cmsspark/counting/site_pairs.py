@@ -43,7 +43,7 @@ class SitePairs:
     _pairs: dict[tuple[str | None, str | None], int] = field(default_factory=dict)
     #: -1 where no access of the dataset was seen yet.
     _tier_of_dataset: Longs = field(default_factory=_no_numbers)
-    _pair_of_place: Longs = field(default_factory=_no_numbers)
+    _pair_of_route: Longs = field(default_factory=_no_numbers)
     _parts: list[dict[str, Any]] = field(default_factory=list)
 
     def add(
@@ -53,17 +53,17 @@ class SitePairs:
         catalogue: Catalogue,
         accesses: Mapping[str, Any],
     ) -> None:
-        """Add accesses: the ``place`` of each, its dataset's number in the catalogue,
+        """Add accesses: the ``route`` of each, its dataset's number in the catalogue,
         and its measures.
         """
         tiers = self._find_tiers(datasets, catalogue)
-        # A decoder only appends places.
+        # A decoder only appends routes.
         new = [
             self._pairs.setdefault((reader, None if site == UNKNOWN else site), len(self._pairs))
-            for site, _, reader in groups.places.values_by_number[len(self._pair_of_place) :]
+            for site, _, reader in groups.routes.values_by_number[len(self._pair_of_route) :]
         ]
-        self._pair_of_place = np.append(self._pair_of_place, np.array(new, np.int64))
-        pairs = self._pair_of_place[accesses["place"]]
+        self._pair_of_route = np.append(self._pair_of_route, np.array(new, np.int64))
+        pairs = self._pair_of_route[accesses["route"]]
         self._parts.append(self._summed({**accesses, "tier": tiers, "pair": pairs}))
 
     def rows(self, stream: str) -> dict[str, Any]:

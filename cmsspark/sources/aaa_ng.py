@@ -15,7 +15,7 @@ import msgspec
 
 from cmsspark.base.access import Remote
 from cmsspark.sources.access_decoder import AccessDecoder
-from cmsspark.sources.formats.fast_json import AccessKeys, Place, fast_access_lines
+from cmsspark.sources.formats.fast_json import AccessKeys, Route, fast_access_lines
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_type, split_flat
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, load_schema
@@ -77,13 +77,13 @@ class AaaNgDecoder(AccessDecoder):
 
     def _number(self, key: tuple[Any, ...]) -> int:
         user, app, *ends = key
-        return self.groups.number(user, app, self._find_place(ends))
+        return self.groups.number(user, app, self._find_route(ends))
 
-    def _number_place(self, sites: tuple[Any, ...]) -> int:
-        return self.groups.places[self._find_place(sites)]
+    def _number_route(self, sites: tuple[Any, ...]) -> int:
+        return self.groups.routes[self._find_route(sites)]
 
-    def _find_place(self, ends: Sequence[Any]) -> Place:
-        """Return the place of an access, by what its texts of ``_ENDS`` mean."""
+    def _find_route(self, ends: Sequence[Any]) -> Route:
+        """Return the route of an access, by what its texts of ``_ENDS`` mean."""
         logged, server, source, target, *resolved = ends
         site = server if logged == UNKNOWN else logged
         if site == UNKNOWN or not (source and target and all(resolved)):

@@ -22,9 +22,9 @@ from cmsspark.sources.formats.fast_json import (
     FastAvroReader,
     FastLineReader,
     Groups,
-    Place,
     RequiredFields,
     RequiredFieldsOf,
+    Route,
 )
 from cmsspark.sources.formats.json_lines import (
     CheckedRecord,
@@ -98,10 +98,10 @@ class AccessDecoder(JsonDecoder):
         self._pick = itemgetter(
             *(shared.index(name) if name in shared else -1 for name in AccessDecoder.shared)
         )
-        # As compiled code numbers groups: by their places, if the first two values of a
+        # As compiled code numbers groups: by their routes, if the first two values of a
         # key are the user and the application.
         self._numbering: tuple[Callable[[tuple[Any, ...]], int], Groups | None] = (
-            (self._number_place, self.groups)
+            (self._number_route, self.groups)
             if tuple(shared[:2]) == ("user", "app")
             else (self._number, None)
         )
@@ -186,17 +186,17 @@ class AccessDecoder(JsonDecoder):
     def _number(self, key: tuple[Any, ...]) -> int:
         """Return the number of a group."""
         user, app, *sites = self._pick((*key, None))
-        return self.groups.number(user, app, self.place(*sites))
+        return self.groups.number(user, app, self.route(*sites))
 
-    def _number_place(self, sites: tuple[Any, ...]) -> int:
-        """Return the number of a place, for compiled code: the key of a group without
+    def _number_route(self, sites: tuple[Any, ...]) -> int:
+        """Return the number of a route, for compiled code: the key of a group without
         user and application.
         """
         _, _, *sites = self._pick((None, None, *sites, None))
-        return self.groups.places[self.place(*sites)]
+        return self.groups.routes[self.route(*sites)]
 
-    def place(self, site: str | None, reader: str | None) -> Place:
-        """Return the place of an access. It is remote where its reader is at another
+    def route(self, site: str | None, reader: str | None) -> Route:
+        """Return the route of an access. It is remote where its reader is at another
         site, or, of streams that need replicas, by these.
         """
         site, reader = site or UNKNOWN, reader or UNKNOWN

@@ -14,7 +14,7 @@ from typing import Any, Final
 import xxhash
 
 from cmsspark.base.access import NO_JOB, AccessBatch, Remote
-from cmsspark.sources.formats.fast_json import AvroFields, FastAvroReader, Groups, Place
+from cmsspark.sources.formats.fast_json import AvroFields, FastAvroReader, Groups, Route
 from cmsspark.sources.formats.json_lines import add_lfns
 from cmsspark.sources.record_schema import load_schema
 from cmsspark.sources.values import (
@@ -52,7 +52,7 @@ class CrabDecoder:
         needs = AvroFields(self.avro_required, tuple(shared), times=self.avro_fields[4:])
         meanings = (_person, self.apps.of.__getitem__, as_is)
         self.fast_avro = FastAvroReader(
-            needs, meanings, lambda site: self.groups.places[_place(*site)], self.groups
+            needs, meanings, lambda site: self.groups.routes[_route(*site)], self.groups
         )
 
     def avro_record(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -129,7 +129,7 @@ class CrabDecoder:
 
     def _number(self, key: tuple[str | None, str, str | None]) -> int:
         user, app, site = key
-        return self.groups.number(_person(user), app, _place(site))
+        return self.groups.number(_person(user), app, _route(site))
 
 
 def _person(user: str | None) -> str | None:
@@ -137,7 +137,7 @@ def _person(user: str | None) -> str | None:
     return user if person_name(user) else None
 
 
-def _place(logged: str | None) -> Place:
+def _route(logged: str | None) -> Route:
     site = site_name(logged)
     return site, Remote.UNKNOWN if site == UNKNOWN else Remote.BY_REPLICA, None
 

@@ -23,7 +23,7 @@ import msgspec
 
 from cmsspark.base.access import AccessBatch, Remote
 from cmsspark.sources.access_decoder import AccessDecoder, line_fields
-from cmsspark.sources.formats.fast_json import COMPILED, Place, RequiredFields
+from cmsspark.sources.formats.fast_json import COMPILED, RequiredFields, Route
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata, line_type, split
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import FormatVersions, Never, RecordSchema, load_schema
@@ -155,8 +155,8 @@ class EosDecoder(AccessDecoder):
             batch.generations[version] = batch.generations.get(version, 0) + count
         super().take(records, batch)
 
-    def place(self, site: str | None, reader: str | None) -> Place:
-        """Return the place of all accesses."""
+    def route(self, site: str | None, reader: str | None) -> Route:
+        """Return the route of all accesses."""
         del site, reader
         return SITE, Remote.UNKNOWN, None
 

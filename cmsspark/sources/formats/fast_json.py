@@ -217,12 +217,12 @@ class _GroupRows:
     def __init__(self) -> None:
         self._numbers = Distinct()
 
-    def add(self, user: int, app: int, place: int) -> int:
+    def add(self, user: int, app: int, route: int) -> int:
         """Return the number of a row."""
-        return self._numbers[user, app, place]
+        return self._numbers[user, app, route]
 
     def columns(self, first: int) -> tuple[Longs, ...]:
-        """Return users, applications and places of the rows from ``first`` on."""
+        """Return users, applications and routes of the rows from ``first`` on."""
         rows = self._numbers.values_by_number[first:]
         return tuple(np.array(rows, np.int64).reshape(-1, 3).T)
 
@@ -230,40 +230,40 @@ class _GroupRows:
         return len(self._numbers)
 
 
-#: Of an access: the site, one of ``Remote``, and the reader's site.
-Place = tuple[str, int, str | None]
+#: From where an access reads: the site, one of ``Remote``, and the reader's site.
+Route = tuple[str, int, str | None]
 
 
 class Groups(Sequence[Group]):
     """The distinct groups of records by number; lives as long as a task.
 
-    Few users, applications and places make many groups: each of these has a number, and
+    Few users, applications and routes make many groups: each of these has a number, and
     a group is a row of three numbers.
     """
 
     def __init__(self, groups: Iterable[Group] = ()) -> None:
         self.users = Distinct()
         self.apps = Distinct()
-        self.places = Distinct()
+        self.routes = Distinct()
         self.rows: Any = _GroupRows() if _packed is None else _packed.GroupRows()
         self._groups: list[Group] = []
         for group in groups:
             self.number(group.user, group.app, (group.site, group.remote, group.reader))
 
-    def number(self, user: str | None, app: str, place: Place) -> int:
+    def number(self, user: str | None, app: str, route: Route) -> int:
         """Return the number of a group; ``user`` is the user's name as logged."""
-        number: int = self.rows.add(self.users[user], self.apps[app], self.places[place])
+        number: int = self.rows.add(self.users[user], self.apps[app], self.routes[route])
         return number
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def _all(self) -> list[Group]:
-        users, apps, places = (
-            names.values_by_number for names in (self.users, self.apps, self.places)
+        users, apps, routes = (
+            names.values_by_number for names in (self.users, self.apps, self.routes)
         )
-        for user, app, place in zip(*self.rows.columns(len(self._groups)), strict=True):
-            site, remote, reader = places[place]
+        for user, app, route in zip(*self.rows.columns(len(self._groups)), strict=True):
+            site, remote, reader = routes[route]
             self._groups.append(Group(site, apps[app], users[user], remote, reader))
         return self._groups
 
@@ -279,7 +279,7 @@ class Numbers:
 
     ``meanings``: for each of the shared texts, the function that maps its value;
     ``group``: numbers a group of mapped values. With ``groups`` the first two texts are
-    the user and the application, and ``group`` numbers the place of the others.
+    the user and the application, and ``group`` numbers the route of the others.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Numbers:
     ) -> None:
         persons = () if groups is None else (groups.users, groups.apps)
         numbers = [*persons, *(Distinct() for _ in meanings[len(persons) :])]
-        self._means = [each.values_by_number for each in numbers[len(persons) :]]
+        self._means = [names.values_by_number for names in numbers[len(persons) :]]
         self._group = group
         self._unpack = struct.Struct(f"={len(self._means)}q").unpack
         self.rows = None if groups is None else groups.rows
@@ -301,7 +301,7 @@ class Numbers:
         ]
 
     def group(self, numbers: bytes) -> int:
-        """Return the group, or the place, of such numbers, given as int64 after each other."""
+        """Return the group, or the route, of such numbers, given as int64 after each other."""
         return self._group(tuple(map(getitem, self._means, self._unpack(numbers))))
 
 
