@@ -168,7 +168,7 @@ class LogDayRun:
         """Count, check and store."""
 
         def count_and_store(run_now: StagedRun) -> results.CurrentTable:
-            has_ids = isinstance(runner, SparkRunner) and bool(runner.earlier_ids)
+            has_ids = not isinstance(runner, local.LocalRunner) and bool(runner.earlier_ids)
             context = self.context(reads_ids=not has_ids)
             counted = runner.run(stream_files(self.inputs), context)
             report = self.opened.report.__dict__ if self.opened and self.opened.report else None
