@@ -338,7 +338,7 @@ def test_a_deleted_working_folder_and_few_descriptors_are_named(
     )
     assert run.returncode == 2
     assert "the working folder was deleted" in run.stderr
-    few = f"ulimit -n 8; {run_it}"
+    few = f"ulimit -n 5; {run_it}"
     run = subprocess.run(
         few, shell=True, env=home, cwd=tmp_path, capture_output=True, text=True, check=False
     )
