@@ -41,7 +41,7 @@ def test_in_client_mode_the_day_has_the_same_cells_as_here_and_lies_in_another_n
     )
     assert manifest["join"] == "index"
     assert_cheap(found[0], manifest, may_build_index=True)
-    assert manifest["inputs"][0]["files"][0][0].startswith(world.cluster.uri("namenode"))
+    assert manifest["inputs"][0]["base"].startswith(world.cluster.uri("namenode"))
 
 
 def test_in_cluster_mode_the_day_has_the_same_cells_as_here(world: World) -> None:

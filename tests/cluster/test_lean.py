@@ -98,7 +98,7 @@ def test_in_client_mode_a_killed_driver_leaves_the_result_and_the_next_run_clear
     assert manifest["join"] == "index"
     # The killed run has made the index.
     assert_cheap(found[0], manifest, may_build_index=False)
-    assert manifest["inputs"][0]["files"][0][0].startswith(world.cluster.uri("namenode"))
+    assert manifest["inputs"][0]["base"].startswith(world.cluster.uri("namenode"))
 
 
 #: A job of a user with a module and a table beside it.
