@@ -10,9 +10,11 @@ import ast
 import functools
 import importlib
 import importlib.util
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,9 +256,13 @@ def modules_after(code: str) -> set[str]:
     """Top-level modules that a new Python has imported when it has run ``code``."""
     code += "\nprint(*sorted({name.partition('.')[0] for name in sys.modules}))"
     command = [sys.executable, "-c", f"import sys\n{code}"]
-    return set(
-        subprocess.run(command, capture_output=True, text=True, check=True, cwd=TOP).stdout.split()
-    )
+    with tempfile.TemporaryDirectory() as state:
+        # Own jobs of a test before this one import what they want.
+        environ = {**os.environ, "XDG_STATE_HOME": state}
+        run = subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=TOP, env=environ
+        )
+    return set(run.stdout.split())
 
 
 @pytest.mark.smoke
