@@ -163,6 +163,17 @@ class DocumentSpec:
         """
         return row.get("app") == STORAGE_APP or self.hides_dataset(row)
 
+    @cached_property
+    def keys_of_people(self) -> tuple[str, ...]:
+        """The columns by which rows of single people are added up: all but numbers and
+        the name. They identify the document of such a sum.
+        """
+        return tuple(
+            column.name
+            for column in self.table.columns
+            if column.type not in ("long", "int") and column.name != self.table.person
+        )
+
     def published_rows(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """Yield the rows that become documents: stored ones, and instead of those of
         single people their sums by all that is neither a number nor a name (rule 68).
@@ -170,9 +181,8 @@ class DocumentSpec:
         ``distinct_users`` of such a row is the number of people. Of a number that does
         not add up, such as a time, the least counts.
         """
-        person = self.table.person
-        numbers = [column.name for column in self.table.columns if column.type in ("long", "int")]
-        keys = [name for name in self.table.names if name not in (*numbers, person)]
+        person, keys = self.table.person, self.keys_of_people
+        numbers = [name for name in self.table.names if name not in (*keys, person)]
         groups: dict[tuple[Any, ...], dict[str, Any]] = {}
         people: dict[tuple[Any, ...], set[str]] = {}
         for row in rows:
@@ -232,7 +242,8 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
     ]
     if missing:
         raise BadDocument(f"no value for {', '.join(missing)}, which identifies the document")
-    key = [body.get(column.name) for column in spec.keys]
+    names = spec.keys_of_people if is_of_people else [column.name for column in spec.keys]
+    key = [body.get(name) for name in names]
     if USERS in spec.required and USERS not in body:
         # The schema cannot ask for it: it may be withheld.
         raise BadDocument(f"no value for {USERS}")

@@ -42,6 +42,8 @@ def people_documents(table: str, rows: list[dict[str, Any]], **options: Any) -> 
     bodies = [document(spec, row) for row in spec.published_rows(full)]
     for body in bodies:
         validator_for(table).check(body)
+    # One would overwrite the other.
+    assert len({body["metadata"]["_id"] for body in bodies}) == len(bodies)
     return bodies
 
 
