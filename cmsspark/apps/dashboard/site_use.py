@@ -452,7 +452,13 @@ def _side_table(
         Column("accesses", "Accesses", "count"),
         Column("read_bytes", "Read", "bytes"),
     )
-    cells = [(_cell(request, row[0]), *row[1:]) for row in rows]
+    cells = [
+        (
+            "not named in the log" if site is None else Cell(shown(site), request.site_link(site)),
+            *sums,
+        )
+        for site, *sums in rows
+    ]
     return Table(name, columns, cells, caption, bars=1, limit=_ROWS)
 
 
@@ -468,7 +474,3 @@ def _pairs(
         f"WHERE {where} AND {condition} GROUP BY ALL ORDER BY accesses DESC, {', '.join(keys)}",
         [*parameters, *values],
     ).rows
-
-
-def _cell(request: PageRequest, site: str | None) -> Any:
-    return "not named in the log" if site is None else Cell(shown(site), request.site_link(site))

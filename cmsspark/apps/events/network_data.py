@@ -482,7 +482,9 @@ class SampleReader:
             )
             chosen = np.random.default_rng((self.seed, number, int(group))).permutation(size)
             remaining.append(_scaled(events.take(chosen[first:last]), scalers))
-            joined = _joined(remaining)
+            joined = {
+                name: np.concatenate([part[name] for part in remaining]) for name in remaining[0]
+            }
             taken, waiting = 0, len(joined["label"])
             while len(edges) > 1 and taken + edges[1] - edges[0] <= waiting:
                 yield _slice(joined, taken, taken + edges[1] - edges[0])
@@ -498,10 +500,6 @@ def _scaled(events: Events, scalers: Scalers) -> Batch:
         batch["low_level"] = scalers.low_level(events.low_level)
     batch["weight"] = scalers.weights(label, events.weights).astype(np.float32)
     return batch
-
-
-def _joined(parts: list[Batch]) -> Batch:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _slice(batch: Batch, start: int, stop: int) -> Batch:

@@ -90,8 +90,9 @@ def _error_notes(error: CmssparkError) -> list[Note]:
 
 
 def _table(request: PageRequest, sql: str, result: QueryResult) -> Table:
+    counts = ("int", "uint", "decimal128(38, 0)")
     columns = [
-        Column(name, shown(name), _kind(str(field.type)))
+        Column(name, shown(name), "count" if str(field.type).startswith(counts) else "text")
         for name, field in zip(result.names, result.table.schema, strict=True)
     ]
     rows = [
@@ -112,10 +113,6 @@ def _table(request: PageRequest, sql: str, result: QueryResult) -> Table:
         empty="The query found no row.",
         limit=ROWS,
     )
-
-
-def _kind(arrow: str) -> Kind:
-    return "count" if arrow.startswith(("int", "uint", "decimal128(38, 0)")) else "text"
 
 
 def _value(value: Any, kind: Kind) -> Any:

@@ -157,14 +157,10 @@ class History:
 
 def jobs_stream(day: date) -> str:
     """Return the stream whose jobs a day has: that of ``crab`` or that of ``condor``."""
-    return _epochs().source(JOBS_ROLE, day)
+    return Epochs.load().source(JOBS_ROLE, day)
 
 
 @cache
-def _epochs() -> Epochs:
-    return Epochs.load()
-
-
 def _often(rng: np.random.Generator, size: int, count: int) -> _Ints:
     """``count`` of ``size`` things, the first ones far more often than the last."""
     drawn: _Ints = (size ** rng.random(count)).astype(np.int64) - 1
