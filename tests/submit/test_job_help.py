@@ -18,12 +18,12 @@ from cmsspark.submit.wrapper import parse_typed
 def test_the_list_has_each_job_once_under_a_heading() -> None:
     text = job_list()
     assert max(map(len, text.splitlines())) <= 80
-    assert sorted(re.findall(r"^  (\w+) ", text, re.MULTILINE)) == sorted(JOBS)
+    assert sorted(re.findall(r"^  (\w+) ", text, re.MULTILINE)) == sorted(JOBS.built_in)
     headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
     assert len(headings) == len(set(headings)) >= 5
 
 
-@pytest.mark.parametrize("name", sorted(JOBS))
+@pytest.mark.parametrize("name", sorted(JOBS.built_in))
 def test_the_help_of_a_job_has_every_option_once_the_usual_ones_first(name: str) -> None:
     text = job_help(name, JOBS[name])
     assert max(map(len, text.splitlines())) <= 80
@@ -42,7 +42,7 @@ def test_the_help_of_a_job_has_every_option_once_the_usual_ones_first(name: str)
 
 
 def test_examples_of_a_job_are_parsed_as_they_are_typed() -> None:
-    for job in JOBS.values():
+    for job in JOBS.built_in.values():
         text = job_help(job.name, job)
         lines = re.findall(r"^  (run_spark .*)$", text.partition("Examples:")[2], re.MULTILINE)
         assert lines or job.is_day_optional or "--fout" not in text

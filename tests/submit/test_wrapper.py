@@ -42,11 +42,11 @@ def run_spark(*words: str, env: Mapping[str, str], cwd: Path) -> subprocess.Comp
 def test_list_names_every_job(home: dict[str, str], tmp_path: Path) -> None:
     run = run_spark("--list", env=home, cwd=tmp_path)
     assert run.returncode == 0
-    assert all(f"  {name} " in run.stdout for name in JOBS) and "dbs_jm" in run.stdout
+    assert all(f"  {name} " in run.stdout for name in JOBS.built_in) and "dbs_jm" in run.stdout
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", JOBS.built_in)
 def test_help_of_a_job_shows_its_options_and_the_wrappers(
     name: str, home: dict[str, str], tmp_path: Path
 ) -> None:
@@ -225,7 +225,7 @@ def test_a_built_in_name_comes_before_a_file_and_a_path_is_always_a_file(
         built_in("other.py")
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", JOBS.built_in)
 def test_no_job_takes_a_name_of_the_wrapper_but_those_that_both_hear(name: str) -> None:
     ours = set(_BY_NAME) - {*SHARED, "--help", "--dry-run"}
     assert not ours & set(load_signature(name) or {})
