@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,12 @@ def make_sample(folder: Path, events: int, particles: int) -> None:
     any there is no matrix.
     """
     layout = TOPOLOGY if particles else TOPOLOGY.without_matrix()
-    draw, moments = np.random.default_rng(0), Moments.empty(layout)
+    moments = Moments.empty(layout)
     (folder / "train").mkdir(parents=True)
     schema = layout.schema(origin=False)
-    for number in range(8):
+
+    def make_part(number: int) -> Moments:
+        draw, of_part = np.random.default_rng(number), Moments.empty(layout)
         with PartWriter(str(folder / "train"), number, schema) as writer:
             for start in range(0, events // 8, BATCH_ROWS):
                 count = min(BATCH_ROWS, events // 8 - start)
@@ -55,13 +58,19 @@ def make_sample(folder: Path, events: int, particles: int) -> None:
                 matrix = None
                 if particles:
                     matrix = np.zeros((count, *layout.shape), np.float32)
-                    matrix[:, :particles] = draw.normal(size=(count, particles, matrix.shape[2]))
+                    size = (count, particles, matrix.shape[2])
+                    matrix[:, :particles] = draw.standard_normal(size, np.float32)
                     # Events have half of the particles or more.
                     lengths = draw.integers(particles // 2, particles + 1, (count, 1))
                     matrix[np.arange(layout.particles)[None] >= lengths] = 0.0
                     columns["low_level"] = matrix.reshape(count, layout.matrix)
-                moments.add(hlf, matrix)
+                of_part.add(hlf, matrix)
                 writer.write(columns)
+        return of_part
+
+    with ThreadPoolExecutor() as pool:
+        for of_part in pool.map(make_part, range(8)):
+            moments.merge(of_part)
     scalers = moments.scalers(low_level=bool(particles)).as_dict()
     (folder / "scalers.json").write_text(json.dumps(scalers), encoding="utf-8")
     (folder / "schema.json").write_text(

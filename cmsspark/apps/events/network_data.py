@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from cmsspark.apps.events.layout import EventLayout, layout_in
-from cmsspark.apps.events.networks import LENGTH_STEP, make_sequences, needs_low_level
+from cmsspark.apps.events.networks import LENGTH_STEP, needs_low_level, ordered_particles
 from cmsspark.apps.events.root_files import (
     Events,
     event_groups,
@@ -255,11 +255,9 @@ class Share:
             return columns, np.zeros(0, np.float16)
         matrices = to_matrix(table.column("low_level"), self.layout.matrix)
         matrices = matrices.reshape(-1, *self.layout.shape)[chosen]
-        columns["lengths"] = lengths = matrices.any(axis=-1).sum(axis=1)
-        longest = int(lengths.max(initial=0))
-        sequence = make_sequences(self.scalers, matrices, self.layout, longest)
+        particles, columns["lengths"] = ordered_particles(self.scalers, matrices, self.layout)
         largest = float(np.finfo(np.float16).max)
-        particles = sequence[np.arange(longest) < lengths[:, None]].clip(-largest, largest)
+        particles.clip(-largest, largest, out=particles)
         return columns, particles.astype(np.float16)
 
     def rows(self, positions: Array, length: int) -> Rows:

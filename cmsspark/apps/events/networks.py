@@ -163,58 +163,51 @@ def logits(
     return dense("out", jax.nn.relu(dense("dense", jnp.concatenate([state, hlf], axis=-1))))
 
 
-def by_falling_delta_r(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
-    """Return the rows of each matrix by falling ΔR from its first row, the lepton;
-    padding stands last, as zeros.
+def particle_order(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
+    """Return the numbers of the rows of each matrix, ``(n, rows)``, as networks read them:
+    by falling ΔR from the first row, the lepton, or as they are; padding last.
 
-    ``low_level``: unscaled, ``(n, rows, columns)``. Returns an array of the same shape
-    and type. Particles of equal ΔR keep their order. The lepton itself, at ΔR = 0, is
-    the last particle. The order is that of the unscaled matrix: scale afterwards.
+    ``low_level``: unscaled, ``(n, rows, columns)``. Particles of equal ΔR keep their
+    order. The lepton itself, at ΔR = 0, is the last particle.
     """
-    return np.take_along_axis(
-        low_level, falling_delta_r_order(low_level, layout)[:, :, None], axis=1
-    )
-
-
-def falling_delta_r_order(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
-    """Return the numbers of the rows by falling ΔR from the first row, ``(n, rows)``;
-    padding last.
-    """
+    is_there = low_level.any(axis=-1)
+    if layout.sequence != DELTA_R:
+        return np.argsort(~is_there, axis=1, kind="stable")
     eta, phi = (
         low_level[:, :, layout.columns.index(name)].astype(np.float64) for name in ("eta", "phi")
     )
     delta_phi = phi - phi[:, :1]
     delta_phi -= 2 * np.pi * np.round(delta_phi / (2 * np.pi))
     distance = (eta - eta[:, :1]) ** 2 + delta_phi**2
-    distance[~low_level.any(axis=-1)] = -1.0
+    distance[~is_there] = -1.0
     return np.argsort(-distance, axis=1, kind="stable")
 
 
-def padding_last(low_level: Array, layout: EventLayout = TOPOLOGY) -> Array:
-    """Return the rows of each matrix in their order, padding behind them."""
-    order = np.argsort(~low_level.any(axis=-1), axis=1, kind="stable")
-    return np.take_along_axis(low_level, order[:, :, None], axis=1)
+def ordered_particles(
+    scalers: Scalers, low_level: Array, layout: EventLayout
+) -> tuple[Array, Array]:
+    """Return the particles of unscaled matrices ``(n, rows, columns)``, ordered and
+    scaled, one event behind the other as ``(particles, columns)``, and how many each
+    event has.
+    """
+    low_level = np.asarray(low_level, np.float32)
+    count, most, columns = low_level.shape
+    order = particle_order(low_level, layout)
+    lengths = low_level.any(axis=-1).sum(axis=1)
+    rows = (order + np.arange(count)[:, None] * most)[np.arange(most) < lengths[:, None]]
+    return scalers.low_level(low_level.reshape(-1, columns).take(rows, axis=0)), lengths
 
 
-def make_sequences(
-    scalers: Scalers, low_level: Array, layout: EventLayout, length: int | None = None
-) -> Array:
+def make_sequences(scalers: Scalers, low_level: Array, layout: EventLayout) -> Array:
     """Return unscaled matrices ``(n, rows, columns)`` as :func:`logits` reads them:
-    ordered, scaled, cut where only padding is left. ``length``: cut there instead.
+    ordered, scaled, cut where only padding is left.
     """
-    order = by_falling_delta_r if layout.sequence == DELTA_R else padding_last
-    ordered = order(np.asarray(low_level, np.float32), layout)
-    if length is None:
-        length = sequence_length(ordered)
-    return scalers.low_level(ordered[:, :length])
-
-
-def sequence_length(low_level: Array) -> int:
-    """Return the largest number of particles of an event, rounded up to a multiple of
-    64, at most that of rows.
-    """
-    most = int(low_level.any(axis=-1).sum(axis=1).max()) if len(low_level) else 1
-    return min(int(low_level.shape[1]), max(1, -(-most // LENGTH_STEP)) * LENGTH_STEP)
+    particles, lengths = ordered_particles(scalers, low_level, layout)
+    longest = max(1, int(lengths.max(initial=0)))
+    length = min(low_level.shape[1], -(-longest // LENGTH_STEP) * LENGTH_STEP)
+    sequences = np.zeros((len(lengths), length, low_level.shape[2]), np.float32)
+    sequences[np.arange(length) < lengths[:, None]] = particles
+    return sequences
 
 
 @cache

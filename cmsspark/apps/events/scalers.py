@@ -178,8 +178,8 @@ class Scalers:
         return np.where(span > 0, scaled, 0.0).astype(np.float32)
 
     def low_level(self, values: Array) -> Array:
-        """Return matrices ``(n, rows, columns)`` with mean 0 and deviation 1 over
-        particles, in single precision.
+        """Return particles ``(…, columns)`` with mean 0 and deviation 1, in single
+        precision.
 
         Padding stays 0. Raises DataError (65) where the sample had no matrices.
         """
@@ -189,7 +189,8 @@ class Scalers:
             )
         values = np.asarray(values, np.float32)
         std = np.where(self.std > 0, self.std, 1.0).astype(np.float32)
-        scaled = (values - self.mean.astype(np.float32)) / std
+        scaled: Array = values - self.mean.astype(np.float32)
+        scaled /= std
         scaled[..., self.std <= 0] = 0.0
         scaled[~values.any(axis=-1)] = 0.0
         return scaled

@@ -16,7 +16,7 @@ from bench.peers import events_higher_order
 from cmsspark.apps.events import kernels
 from cmsspark.apps.events.demo_run import MODELS, make_events, write_tree
 from cmsspark.apps.events.features import compute_features, flatten_collections
-from cmsspark.apps.events.networks import by_falling_delta_r
+from cmsspark.apps.events.networks import particle_order
 from cmsspark.apps.events.root_files import EntryRange, read_range
 from cmsspark.base.errors import DataError
 from tests.apps.events.events import CUTS, DELPHES, HLF, LOW_LEVEL, MUON, event, features
@@ -183,10 +183,8 @@ def test_branches_that_do_not_fit_each_other_are_an_error() -> None:
 
 def test_the_sequence_is_by_falling_distance_with_padding_last() -> None:
     tracks = [MUON["EFlowTrack"][0], (5.0, 0.5, 1.5, 1, 0, 0, 0), (9.0, 0.5, -2.5, 1, 0, 0, 0)]
-    ordered = by_falling_delta_r(
-        features(event(EFlowTrack=tracks, EFlowPhoton=[(3.0, 0.5, 2.5)])).low_level
-    )
-    assert ordered[0, :5, 4].tolist() == [9, 3, 5, 30, 0]
+    matrix = features(event(EFlowTrack=tracks, EFlowPhoton=[(3.0, 0.5, 2.5)])).low_level
+    assert matrix[0, particle_order(matrix)[0, :5], 4].tolist() == [9, 3, 5, 30, 0]
 
 
 def test_the_compiled_pass_is_what_the_functions_say_uncompiled(

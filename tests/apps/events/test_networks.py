@@ -118,6 +118,35 @@ def test_the_kernel_for_gpus_gives_state_and_gradients_of_the_scan_in_float64(co
         assert np.abs(change - expected_changes[name]).max() < 1e-3 * largest, name
 
 
+@pytest.mark.parametrize("is_compiling", [False, True])
+def test_a_gpu_is_found_to_have_the_kernel_also_while_a_function_is_compiled(
+    is_compiling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the kernel interpreted, as here is no GPU: its check once failed on each GPU."""
+    import jax
+    from jax.experimental import pallas
+
+    interpreted = pallas.pallas_call
+
+    def interpret(*args: Any, compiler_params: Any, **options: Any) -> Any:
+        return interpreted(*args, interpret=True, **options)
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(pallas, "pallas_call", interpret)
+    gru.has_kernel.cache_clear()
+    found = []
+
+    def check(value: Any) -> Any:
+        found.append(gru.has_kernel())
+        return value
+
+    try:
+        (jax.jit(check) if is_compiling else check)(1.0)
+    finally:
+        gru.has_kernel.cache_clear()
+    assert found == [True]
+
+
 def test_scores_are_computed_in_the_highest_precision() -> None:
     import jax
 
