@@ -69,6 +69,8 @@ _UNWRITTEN = re.compile(r"TASK_WRITE_FAILED\] Task failed while writing rows to 
 _WRITING = re.compile(
     r"FileFormatWriter|FileFormatDataWriter|FileOutputCommitter|OutputWriter|WriteFilesExec|of /\S+ is exceeded"
 )
+#: The filter of YARN's proxy may arrive while the server of Spark's page starts.
+_LOST_RACE = "ConcurrentModificationException"
 _CAUSE = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
 
 
@@ -102,7 +104,13 @@ def session(app: str, **conf: str) -> SparkSession:
             if name not in conf:
                 builder = builder.config(name, value)
     try:
-        return builder.getOrCreate()
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            if _LOST_RACE not in str(error):
+                raise
+            sys.stderr.write("two threads of Spark met while it started: it starts once more\n")
+            return builder.getOrCreate()
     except Exception as error:
         raise why_not_started(str(error)) or error from None
 
@@ -230,8 +238,7 @@ def why_not_started(text: str) -> errors.CmssparkError | None:
             next_step="set spark.driver.host to an address of this host that they reach, open its ports "
             "(spark.driver.port, spark.blockManager.port), or use --deploy-mode cluster",
         )
-    if "ConcurrentModificationException" in text:
-        # The filter of YARN's proxy may arrive while the server of Spark's page starts.
+    if _LOST_RACE in text:
         return errors.NotReady(
             "two threads of Spark met while it started", next_step="run it again"
         )

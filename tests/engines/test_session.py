@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cmsspark.base import errors
-from cmsspark.engines.session import LATE_COMPILER, NEEDED, unwrap_cause, why_not_started
+from cmsspark.engines.session import LATE_COMPILER, NEEDED, session, unwrap_cause, why_not_started
 
 IN_A_WORKER = """An error occurred while calling o1.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: PythonException: Traceback (most recent call last):
@@ -182,3 +182,28 @@ def test_a_session_by_import_has_the_late_compiler_and_what_counting_needs(spark
     conf = dict(spark.sparkContext.getConf().getAll())
     assert conf["spark.driver.defaultJavaOptions"] == LATE_COMPILER
     assert NEEDED.items() <= conf.items()
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_race_of_sparks_own_start_is_tried_once_more(
+    failures: int, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The race is Spark's: it cannot be had at will."""
+    starts: list[None] = []
+
+    def start(builder: Any) -> Any:
+        starts.append(None)
+        if len(starts) <= failures:
+            raise RuntimeError(
+                "java.util.ConcurrentModificationException\n\tat java.util.ArrayList"
+            )
+        return spark
+
+    monkeypatch.setattr(type(spark), "getActiveSession", lambda: None)
+    monkeypatch.setattr(type(spark).Builder, "getOrCreate", start)
+    if failures == 1:
+        assert session("job") is spark
+    else:
+        with pytest.raises(errors.NotReady):
+            session("job")
+    assert len(starts) == 2 and "starts once more" in capsys.readouterr().err
