@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from cmsspark.apps.events.gru import has_kernel
 from cmsspark.apps.events.layout import EventLayout, layout_in
 from cmsspark.apps.events.networks import LENGTH_STEP, needs_low_level, ordered_particles
 from cmsspark.apps.events.root_files import (
@@ -339,7 +340,11 @@ class Split:
         """Round a number of particles up, so that few lengths are compiled."""
         if not needs_low_level(self.share.kind):
             return 1
-        return min(self.share.layout.particles, max(1, -(-particles // LENGTH_STEP)) * LENGTH_STEP)
+        steps = max(1, -(-particles // LENGTH_STEP))
+        if has_kernel():
+            # It ends with the longest of its events, so that padding costs memory only.
+            steps = 1 << (steps - 1).bit_length()
+        return min(self.share.layout.particles, steps * LENGTH_STEP)
 
 
 def shuffled(lengths: Array, size: int, seed: tuple[int, int, int]) -> list[Array]:

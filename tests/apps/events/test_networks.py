@@ -118,6 +118,19 @@ def test_the_kernel_for_gpus_gives_state_and_gradients_of_the_scan_in_float64(co
         assert np.abs(change - expected_changes[name]).max() < 1e-3 * largest, name
 
 
+def test_the_kernel_and_its_gradients_are_lowered_for_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import jax
+
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    weights = networks.initial_weights("sequence", 0)
+    sequence = np.ones((gru.BLOCK, 3, FEATURES), np.float32)
+    gradients = jax.grad(lambda weights: gru.by_kernel(weights, sequence).sum())
+    lowered = jax.jit(gradients).trace(weights).lower(lowering_platforms=("cuda",))
+    assert lowered.as_text().count("custom_call @__gpu$xla.gpu.triton") == 2
+
+
 @pytest.mark.parametrize("is_compiling", [False, True])
 def test_a_gpu_is_found_to_have_the_kernel_also_while_a_function_is_compiled(
     is_compiling: bool, monkeypatch: pytest.MonkeyPatch
