@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: This file marks a folder of the demo, which may be overwritten.
 MARKER = "demo.json"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)

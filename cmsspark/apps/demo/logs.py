@@ -185,15 +185,21 @@ CMSSW_SCHEMA: Final[dict[str, Any]] = {
 
 #: What a broken producer writes for seconds.
 _NO_SECONDS: Final = ("nan", "-1", "unknown")
+#: The least ``JobId`` of a day.
+_FIRST_JOB: Final = 1_000_000_000
 
 
-def crab_records(activity: Activity, rng: np.random.Generator) -> list[dict[str, Any]]:
-    """CRAB records: all 44 fields, numbers as text; a malformed one has no number in ``WrapCPU``."""
+def crab_records(
+    activity: Activity, rng: np.random.Generator, first_job: int
+) -> list[dict[str, Any]]:
+    """CRAB records: all 44 fields, numbers as text; a malformed one has no number in
+    ``WrapCPU``. Each is of a job of its own, from ``first_job`` on.
+    """
     a = activity
     count = len(a.bins)
     wall = rng.gamma(1.2, 6_000, count)
     cpu = wall * rng.beta(6, 2, count)
-    jobs = rng.integers(1_000_000_000, 1_999_999_999, count)
+    jobs = first_job + rng.permutation(count)
     return [
         _crab(*values)
         for values in zip(
@@ -451,12 +457,12 @@ def write_piece(
         case "cmssw" if layout.cmssw == "json":
             size = _write_lines(folder, cmssw_lines(activity, rng), piece, layout)
         case "cmssw" | "crab":
-            schema, make = (
-                (CRAB_SCHEMA, crab_records)
+            first = piece.first_part * layout.per_part
+            schema, records = (
+                (CRAB_SCHEMA, crab_records(activity, rng, _FIRST_JOB + first))
                 if piece.stream == "crab"
-                else (CMSSW_SCHEMA, cmssw_avro_records)
+                else (CMSSW_SCHEMA, cmssw_avro_records(activity, rng))
             )
-            records = make(activity, rng)
             size = write_avro(
                 folder,
                 schema,

@@ -7,11 +7,13 @@ import gzip
 import hashlib
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,7 +21,8 @@ from cmsspark.apps.cache import xcache_job
 from cmsspark.apps.crab import tape_recalls, tasks
 from cmsspark.apps.demo import LogLayout, Made, make
 from cmsspark.apps.demo.activity import STREAMS
-from cmsspark.apps.demo.logs import pieces
+from cmsspark.apps.demo.logs import PIECE, find_log_folder, pieces, write_piece
+from cmsspark.apps.demo.world import make_world
 from cmsspark.apps.replicas import rules_day
 from cmsspark.apps.replicas.storage_usage import ACCOUNT_USAGE, RSE_USAGE
 from cmsspark.base.resources import resource
@@ -252,6 +255,18 @@ def test_crab_records_have_the_44_fields_of_the_format_and_numbers_as_text(made:
     assert {len(record) for record in records} == {44}
     assert any(record["GridName"] is None for record in records)
     assert all(isinstance(record["WrapWC"], str) for record in records)
+
+
+def test_each_crab_record_of_a_day_is_of_a_job_of_its_own(tmp_path: Path) -> None:
+    layout = LogLayout(per_part=PIECE)
+    world = make_world(np.random.default_rng(1), datasets=3, files=20, people=3)
+    jobs: list[str] = []
+    for piece in pieces("crab", DAY, 3 * PIECE, PIECE):
+        write_piece(world, tmp_path, 1, replace(piece, records=500), layout)
+    for part in find_log_folder(tmp_path, "crab", DAY, layout).iterdir():
+        with part.open("rb") as stream:
+            jobs += [record["JobId"] for record in fastavro.reader(stream)]
+    assert len(jobs) == len(set(jobs)) == 1_500
 
 
 def test_dumps_have_all_tables_with_nulls_duplicates_and_orphans(made: Made) -> None:
