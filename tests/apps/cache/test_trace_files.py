@@ -8,6 +8,7 @@ import math
 from datetime import date
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from cmsspark.apps.cache import trace as trace_module
 from cmsspark.apps.cache.cli import command
 from cmsspark.apps.cache.replay import Simulation, least_capacity, parse_size
-from cmsspark.apps.cache.trace import Trace, read_trace
+from cmsspark.apps.cache.trace import Trace, read_trace, site_traces
 from cmsspark.base import errors
+from cmsspark.base.periods import between
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.store.stored_days import find_days
 from tests.run.partial_days import partial, store_partials, store_table
 
 HEADER = "time,object,size\n"
@@ -211,3 +216,29 @@ def test_stored_days_without_accesses_or_sizes_say_so(
     words = ["compare", "--fout", str(tmp_path), "--from", str(day), "--to", str(day)]
     error = CliRunner().invoke(command, words).exception
     assert isinstance(error, errors.CmssparkError) and message in error.text()
+
+
+def test_an_access_of_stored_days_reads_a_file_of_its_dataset(tmp_path: Path) -> None:
+    """Whole datasets for each of 10 million accesses would be more than 64 bits hold."""
+    day, events = date(2026, 1, 5), []
+    rows = []
+    for name, files, accesses in (("/A/x/AOD", 4, 9), ("/B/x/AOD", 10**6, 10**7)):
+        rows.append(partial(day, dataset_name=name, nacc=accesses))
+        events.append({"day": day, "dataset_name": name, "dataset_bytes": 10**15})
+        events[-1] |= {"file_count": files, "invalid_file_count": 0, "timestamp": 1}
+    store_partials(tmp_path, day, rows)
+    store_table(tmp_path, "dbs_events", "dbs_events", day, events)
+    days = find_days(LocalFiles(), str(tmp_path), between(day, day))
+    trace = site_traces(days).select()
+    assert trace.reads is not None and sorted(trace.reads.tolist()) == [3, 10]
+
+
+def test_names_of_many_parts_have_one_number(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(trace_module, "_BATCH_BYTES", 200)
+    rows = np.zeros(1000, trace_module._ORACLE)
+    rows["time"], rows["size"] = np.arange(1000), 3
+    rows["object"] = np.random.default_rng(1).integers(0, 50, 1000) * 2**40
+    rows.tofile(tmp_path / "t.bin")
+    trace = read_trace(tmp_path / "t.bin")
+    _, first = np.unique(rows["object"], return_index=True)
+    assert rows["object"][np.sort(first)][trace.objects].tolist() == rows["object"].tolist()
