@@ -42,7 +42,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cmsspark.publish.batch_log import Batch
-from cmsspark.publish.sink import SinkOptions
+from cmsspark.publish.sink import Sink, SinkOptions
 
 
 def read_credentials(path: Path | None) -> None:
@@ -54,7 +54,7 @@ def build(credentials: None, options: SinkOptions) -> ToySink:
     return ToySink(options.spool / options.table)
 
 
-class ToySink:
+class ToySink(Sink):
     """A file for each batch."""
 
     def __init__(self, folder: Path) -> None:
@@ -72,12 +72,6 @@ class ToySink:
     def send(self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None]) -> None:
         """Write the batch."""
         (self.folder / f"{batch.number}.toy").write_bytes(b"\\n".join(documents))
-
-    def stage(self, batch: Batch, documents: Sequence[bytes]) -> None:
-        """Nothing is written ahead."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 '''
 SINK_LINE = '    "toy": SinkEntry("cmsspark.publish.sinks.toy"),\n'
 

@@ -312,6 +312,14 @@ def test_a_sink_takes_the_documents(with_toy: Copy) -> None:
     folder = with_toy.folder / "sink"
     options = ("--date", DAY.isoformat(), "--fout", str(with_toy.store), "--spool", str(folder))
     assert "confirmed" in with_toy.cmsspark("publish", "--sink", "toy", *options)
+    settings = with_toy.folder / "toy.yaml"
+    settings.write_text(
+        f"{(with_toy.folder / 'own.yaml').read_text()}publishing: {{sink: toy, spool: {folder}}}\n"
+    )
+    status = with_toy.cmsspark(
+        "status", "--fout", str(with_toy.store), "--settings", str(settings), "--json"
+    )
+    assert str(folder) in status
     documents = [
         json.loads(line)
         for file in folder.rglob("*.toy")

@@ -53,19 +53,22 @@ class ForbiddenError(NotAllowed):
 class Sink(Protocol):
     """A destination that confirms.
 
-    ``outbox_name`` is the name of its folder in the outbox, which is made;
-    ``known_outbox`` is the same name, or None if there is no such folder yet, and
-    writes nothing. ``where`` names the sink for people (without secrets). ``open`` and ``send`` raise SendError, or ForbiddenError
-    (77) for what no retry cures; ``send`` returns only when the whole batch is
-    confirmed. While it waits for the confirmation it may call ``meanwhile``, which
-    hands the next batch to ``stage``: the sink may write it ahead, uncommitted. By
-    default nothing is written ahead or open between batches.
+    ``where`` names the sink for people (without secrets), ``outbox_name`` its folder in
+    the outbox. A sink whose ``outbox_name`` writes something has a ``known_outbox``
+    that returns the same name and writes nothing, or None if there is none yet.
+    ``open`` and ``send`` raise SendError, or ForbiddenError (77) for what no retry
+    cures; ``send`` returns only when the whole batch is confirmed. While it waits for
+    the confirmation it may call ``meanwhile``, which hands the next batch to ``stage``:
+    the sink may write it ahead, uncommitted. By default nothing is written ahead or
+    open between batches.
     """
 
     where: str
 
     def outbox_name(self, state_dir: Path) -> str: ...
-    def known_outbox(self, state_dir: Path) -> str | None: ...
+    def known_outbox(self, state_dir: Path) -> str | None:
+        return self.outbox_name(state_dir)
+
     def open(self) -> None: ...
     def send(
         self, batch: Batch, documents: Sequence[bytes], meanwhile: Callable[[], None]

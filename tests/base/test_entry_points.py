@@ -72,6 +72,7 @@ import json, os
 import numpy as np
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition
+from cmsspark.publish.sink import Sink
 from cmsspark.store.run_metrics import Finding
 
 
@@ -79,9 +80,8 @@ def read_credentials(path):
     return None
 
 
-class Sink:
-    in_doubt = False
-    destination = where = "webhook"
+class WebHook(Sink):
+    where = "webhook"
 
     def outbox_name(self, state_dir):
         return "webhook"
@@ -93,15 +93,9 @@ class Sink:
         with open(os.environ["HOOK"], "ab") as file:
             file.write(b"\\n".join(documents) + b"\\n")
 
-    def stage(self, batch, documents):
-        pass
-
-    def close(self):
-        pass
-
 
 def build(credentials, options):
-    return Sink()
+    return WebHook()
 
 
 def nothing(objects, sizes, capacity):
