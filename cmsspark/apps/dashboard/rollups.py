@@ -23,7 +23,6 @@ from typing import Final
 
 from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard.segment import (
-    STREAMS_OF_PEOPLE,
     TABLE,
     VERSION,
     Segment,
@@ -37,6 +36,7 @@ from cmsspark.apps.dashboard.segment_build import BuilderEnded
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.filesystems.storage import local_path
+from cmsspark.sources.registry import STREAMS_OF_JOBS
 from cmsspark.store.query.database import Database
 from cmsspark.store.query.stored_parts import StoredInterval
 
@@ -228,7 +228,7 @@ class Rollups:
         """Return the name of a segment with a digest of its days, runs and list of names."""
         # Servers of two versions of this package may use one cache.
         runs = [[str(entry.interval), entry.run] for entry in days]
-        text = json.dumps([VERSION, STREAMS_OF_PEOPLE, self._names_id, runs])
+        text = json.dumps([VERSION, STREAMS_OF_JOBS, self._names_id, runs])
         return f"{name}.{hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]}"
 
     def _segment(

@@ -25,10 +25,8 @@ import msgspec
 from cmsspark.base.errors import NotReady
 from cmsspark.base.memory import is_shortage
 from cmsspark.base.names import DERIVED
-from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
-
 #: Version of the tables below; segments of another version are built anew.
-VERSION: Final = 5
+VERSION: Final = 6
 #: The stored table that segments are made from.
 TABLE: Final = "partials"
 #: The additive columns of every rollup: integers, null where nothing of the group has a
@@ -37,8 +35,7 @@ SUMS: Final = (
     *("nacc", "remote_nacc", "remote_known_nacc", "read_bytes"),
     *("job_count", "job_read_bytes", "cpu_ms", "wc_ms"),
 )
-STREAMS_OF_PEOPLE: Final = tuple(name for name in ACCESS_STREAMS if name not in STREAMS_OF_JOBS)
-#: Table → keys of its sums. Those whose keys have no day have ``last_day`` instead: the
+#: Table → keys of its sums, in the order of its rows. Those whose keys have no day have ``last_day`` instead: the
 #: last one with an access or a job.
 SUM_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "detail": ("dataset", "day", "stream", "site_name", "app"),
@@ -46,20 +43,20 @@ SUM_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "site_days": ("site_name", "day", "stream", "data_tier", "app"),
     "site_totals": ("day", "site_name", "stream"),
     "site_datasets": ("site_name", "dataset", "stream"),
-    "dataset_sums": ("dataset", "stream", "site_tier"),
+    "dataset_sums": ("stream", "site_tier", "dataset"),
     "dataset_totals": ("dataset",),
 }
 #: Table → keys of its sets of people: bit N of ``users`` is the person with the number N.
-#: Without the key ``stream`` it has those of ``STREAMS_OF_PEOPLE``, all of accesses.
+#: Without the key ``stream`` it has those of accesses, not those of jobs.
 SET_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "tier_users": ("day", "stream", "site_tier", "data_tier"),
     "campaign_users": ("day", "stream", "campaign"),
     "cube_users": ("day", "stream", "site_tier", "data_tier", "campaign"),
     "site_users": ("day", "stream", "site_name"),
     "dataset_everyone": ("dataset",),
-    "dataset_stream_users": ("dataset", "stream"),
-    "dataset_tier_users": ("dataset", "site_tier"),
-    "dataset_users": ("dataset", "stream", "site_tier"),
+    "dataset_stream_users": ("stream", "dataset"),
+    "dataset_tier_users": ("site_tier", "dataset"),
+    "dataset_users": ("stream", "site_tier", "dataset"),
 }
 _NAMES: Final = "names.json"
 #: What libraries say of too many open files.

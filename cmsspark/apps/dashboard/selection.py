@@ -125,11 +125,15 @@ class Selection:
     def where_users(
         self, columns: Sequence[str], *, days_too: bool = True
     ) -> tuple[str, list[object]]:
-        """As :meth:`where`, for sets of users with the column ``stream``."""
+        """As :meth:`where`, for people of a table with the column ``stream``: those of
+        accesses where no stream is chosen.
+        """
         filters = tuple(pair for pair in self.filters if pair[0] != "stream")
         where, parameters = replace(self, filters=filters).where(columns, days_too=days_too)
-        streams = self.streams_of_users
-        return f"{where} AND stream IN ({', '.join('?' * len(streams))})", [*parameters, *streams]
+        streams = self.streams_of_users if self.values("stream") else STREAMS_OF_JOBS
+        test = "IN" if self.values("stream") else "NOT IN"
+        marks = ", ".join("?" * len(streams))
+        return f"{where} AND stream {test} ({marks})", [*parameters, *streams]
 
     def value(self, column: str) -> str | None:
         """Return the only value that a column is filtered to; None for all and for several."""

@@ -109,7 +109,7 @@ class Snapshot:
     """The rollups as pages query them.
 
     ``state``: the segments, and the days that are left out or partial. ``names``:
-    dimension → its values, sorted. ``widths``: the bits of each segment's sets of people.
+    dimension → its values, sorted. ``widths``: the bytes of each segment's sets of people.
     ``days_of_keys``: the days of each pseudonym key.
     """
 
@@ -183,7 +183,7 @@ class Snapshot:
             parts = [
                 part
                 if self.widths[number] == width
-                else f"SELECT * REPLACE (rpad(users::VARCHAR, {width}, '0')::BIT AS users) {part}"
+                else f"SELECT * REPLACE (users || repeat('\\x00', {width - self.widths[number]})::BLOB AS users) {part}"
                 for part, number in zip(parts, segments, strict=True)
             ]
         return f"({' UNION ALL '.join(parts) or f'FROM s0.{table} LIMIT 0'})"
@@ -246,7 +246,7 @@ class Snapshot:
         }
 
 
-def load(state: RollupState, threads: int = 2) -> Snapshot:
+def load(state: RollupState) -> Snapshot:
     """Load the segments of a state.
 
     Raises RollupsDamagedError (75) where their names are those of another list, OSError
@@ -254,9 +254,11 @@ def load(state: RollupState, threads: int = 2) -> Snapshot:
     """
     import duckdb
 
+    # Each query has the thread that asks: two take up to three times the processor time
+    # for rows of many segments, and eight people have two processors.
     con = duckdb.connect(
         ":memory:",
-        config={"memory_limit": "250MB", "threads": threads, "preserve_insertion_order": "false"},
+        config={"memory_limit": "250MB", "threads": 1, "preserve_insertion_order": "false"},
     )
     con.execute("SET enable_progress_bar = false")
     for number, segment in enumerate(state.segments):
@@ -277,7 +279,7 @@ def load(state: RollupState, threads: int = 2) -> Snapshot:
 def _read_about(
     con: duckdb.DuckDBPyConnection, state: RollupState
 ) -> tuple[list[int], dict[str, list[date]], set[str]]:
-    """Return the bits of each segment's sets, the days of each pseudonym key, and the
+    """Return the bytes of each segment's sets, the days of each pseudonym key, and the
     ids of the lists of names that the segments use.
     """
     widths: list[int] = []
@@ -291,7 +293,7 @@ def _read_about(
             ids.add(names_id)
             for key in keys:
                 days_of_keys.setdefault(key, []).append(day)
-        width = con.execute(f"SELECT length(users) FROM s{number}.tier_users LIMIT 1").fetchall()
+        width = con.execute(f"SELECT octet_length(users) FROM s{number}.tier_users LIMIT 1").fetchall()
         widths.append(width[0][0] if width else 0)
     return widths, days_of_keys, ids
 

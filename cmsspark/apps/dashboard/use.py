@@ -221,7 +221,7 @@ def users_by(snapshot: Snapshot, chosen: Selection, *, whole_period: bool = Fals
     group = f"CASE WHEN {column} IN ({', '.join('?' * len(shown))}) THEN {column} END"
     rows = snapshot.query(
         f"SELECT {step}, {group if column and shown else 'NULL' if column else repr('')}, "
-        f"bit_count(bit_or(users)) FROM {snapshot.rows(table, chosen.first, chosen.last)} "
+        f"bit_count(bit_or(users::BIT)) FROM {snapshot.rows(table, chosen.first, chosen.last)} "
         f"WHERE {where} GROUP BY 1, 2",
         [*(shown if column else ()), *parameters],
     )

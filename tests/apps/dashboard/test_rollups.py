@@ -70,7 +70,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def nacc(state: RollupState) -> int:
-    loaded = snapshot.load(state, threads=1)
+    loaded = snapshot.load(state)
     return use.totals(loaded, Selection(loaded.days[0], loaded.days[-1]))["nacc"] or 0
 
 
