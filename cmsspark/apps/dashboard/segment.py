@@ -25,6 +25,7 @@ import msgspec
 from cmsspark.base.errors import NotReady
 from cmsspark.base.memory import is_shortage
 from cmsspark.base.names import DERIVED
+
 #: Version of the tables below; segments of another version are built anew.
 VERSION: Final = 6
 #: The stored table that segments are made from.

@@ -293,7 +293,9 @@ def _read_about(
             ids.add(names_id)
             for key in keys:
                 days_of_keys.setdefault(key, []).append(day)
-        width = con.execute(f"SELECT octet_length(users) FROM s{number}.tier_users LIMIT 1").fetchall()
+        width = con.execute(
+            f"SELECT octet_length(users) FROM s{number}.tier_users LIMIT 1"
+        ).fetchall()
         widths.append(width[0][0] if width else 0)
     return widths, days_of_keys, ids
 
