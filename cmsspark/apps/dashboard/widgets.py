@@ -169,12 +169,15 @@ class Calendar:
 
 @dataclass(frozen=True)
 class Fold:
-    """Parts of a page behind a summary, closed at first. ``note`` stands beside the summary."""
+    """Parts of a page behind a summary, closed at first. ``note`` stands beside the summary.
+    ``source``: the address of a page whose part of the same ``name`` is fetched when it opens.
+    """
 
     title: str
     items: Sequence[Any]
     note: str = ""
-    is_open: bool = False
+    source: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)

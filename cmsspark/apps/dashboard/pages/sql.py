@@ -7,6 +7,7 @@ from typing import Any, Final
 from cmsspark.apps.dashboard import error_forms
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.query_process import Busy, Query
+from cmsspark.apps.dashboard.selection import choice_parameter
 from cmsspark.apps.dashboard.widgets import (
     Column,
     Content,
@@ -18,6 +19,7 @@ from cmsspark.apps.dashboard.widgets import (
     Table,
     shown,
 )
+from cmsspark.base import schemas
 from cmsspark.base.errors import CmssparkError, UsageError
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.query.database import QueryResult
@@ -143,16 +145,25 @@ def _days(request: PageRequest) -> dict[str, tuple[int, str]]:
     return {row[0]: (row[1], row[2]) for row in answer.rows}
 
 
-def _tables(request: PageRequest) -> list[Section]:
-    days = _days(request)
+def _columns(table: schemas.Table) -> Table:
+    rows = [(column.name, column.type, column.about) for column in table.columns]
     columns = (
         Column("column", "Column", "insert"),
         Column("type", "Type"),
         Column("about", "Meaning"),
     )
+    return Table(
+        f"columns_{table.name}", columns, rows, f"Columns of {table.name}", limit=len(rows)
+    )
+
+
+def _tables(request: PageRequest) -> list[Section]:
+    days = _days(request)
+    opened = choice_parameter(
+        request.parameters, "table", ["", *(table.name for table in request.database.tables)], ""
+    )
     folds: dict[bool, list[Fold]] = {True: [], False: []}
     for table in request.database.tables:
-        rows = [(column.name, column.type, column.about) for column in table.columns]
         count, newest = days.get(table.name, (0, ""))
         note = (
             f"{pluralize(count, 'day or period', 'days and periods')}, newest {newest}"
@@ -160,11 +171,15 @@ def _tables(request: PageRequest) -> list[Section]:
             else ""
         )
         is_stored = bool(count) or table.name == DAYS
-        content = Table(
-            f"columns_{table.name}", columns, rows, f"Columns of {table.name}", limit=len(rows)
-        )
+        is_opened = table.name == opened
         folds[is_stored].append(
-            Fold(table.name, [content], note or "all stored days and periods" * is_stored)
+            Fold(
+                table.name,
+                [_columns(table)] if is_opened else [],
+                note or "all stored days and periods" * is_stored,
+                "" if is_opened else f"{request.link('sql', table=table.name)}#columns-{table.name}",
+                f"columns-{table.name}",
+            )
         )
     about = "Open a table to see its columns. As you type, the form completes their names: Tab takes the first."
     sections = [Section("Stored tables", folds[True], about)]

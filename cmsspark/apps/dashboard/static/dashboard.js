@@ -254,10 +254,19 @@
       if (event.key === "Escape") list.replaceChildren();
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); area.form.requestSubmit(); }
     });
-    document.querySelectorAll("[data-insert]").forEach((button) => {
+    const offerWords = (part) => part.querySelectorAll("[data-insert]").forEach((button) => {
       button.hidden = false;
       button.onclick = () => put(button.dataset.insert, area.selectionStart);
     });
+    offerWords(document);
+    // The columns of a table come when it is opened.
+    document.querySelectorAll("details[data-source]").forEach((fold) => fold.addEventListener("toggle", async () => {
+      const answer = await fetch(fold.dataset.source, { credentials: "same-origin" }).catch(() => null);
+      const content = answer && answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(fold.id);
+      if (!content) return;
+      fold.replaceChildren(...document.adoptNode(content).childNodes);
+      offerWords(fold);
+    }, { once: true }));
   }
 
   // A combobox as the ARIA practices describe it: arrows choose, Enter opens, Escape closes.
