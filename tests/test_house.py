@@ -40,6 +40,7 @@ _ROOMS = """
 FLOORS = {name: floor for floor, name in enumerate(_ROOMS.split())}
 #: Imports from one subsystem to another, with the reason.
 BESIDE = {
+    ("dashboard", "ask"): "pages and ``ask`` answer questions by the same queries",
     ("ask", "placement"): "``ask deletable`` and ``ask placement`` answer from the same plan",
     (
         "ask",

@@ -29,6 +29,8 @@ from cmsspark.store.stored_columns import newest, open_store
 from cmsspark.store.stored_days import StoredDays
 
 WEEKS: Final = 4
+_EXCLUDE: Final = "--weeks and a period exclude each other"
+_ONE_OF_THEM: Final = "give only one of them"
 
 
 @click.group("ask", cls=CommandGroup)
@@ -72,9 +74,7 @@ def find_window(files: Files, fout: str, period: Period | None, weeks: int | Non
     Raises InputMissing (66) where there is none, UsageError (2) where both are given.
     """
     if period is not None and weeks is not None:
-        raise UsageError(
-            "--weeks and a period exclude each other", next_step="give only one of them"
-        )
+        raise UsageError(_EXCLUDE, next_step=_ONE_OF_THEM)
     if period is None:
         last, _ = newest(files, fout, stored_days.TABLE)
         period = between(last - timedelta(days=7 * (weeks or WEEKS) - 1), last)
@@ -307,6 +307,87 @@ def replicate(
     return forecast.replicate(files, store, settings_file, site, space, budget, day)
 
 
+@command.command("changed")
+@click.option(
+    "--by",
+    type=click.Choice(["dataset", "site", "stream", "app", "data_tier", "site_tier", "campaign"]),
+    default="dataset",
+    show_default=True,
+    help="What is compared.",
+)
+@click.option("--against-from", type=DayType(), help="First day of the earlier period.")
+@click.option("--against-to", type=DayType(), help="Last day of the earlier period, included.")
+@_window
+@_question
+def changed(
+    files: Files,
+    store: str,
+    by: str,
+    against_from: date | None,
+    against_to: date | None,
+    period: Period | None,
+    weeks: int | None,
+) -> Answer:
+    """Show what changed between two periods: accesses and jobs by dataset, site, stream …
+
+    The earlier period is as long as the later one and ends right before it, unless
+    --against-from and --against-to name another one.
+    """
+    after = find_window(files, store, period, weeks)
+    last = against_to or after.period.first - timedelta(days=1)
+    first = against_from or last - timedelta(days=len(after.period.days) - 1)
+    before = stored_days.find_days(files, store, between(first, last))
+    before.check(allow_missing=True)
+    return use.changed(after, before, {"dataset": "dataset_name", "site": "site_name"}.get(by, by))
+
+
+@command.command("concentrated")
+@click.argument("site", type=SITE)
+@_window
+@_question
+def concentrated(
+    files: Files, store: str, site: str, period: Period | None, weeks: int | None
+) -> Answer:
+    """Show how concentrated the use of SITE is: the share of the ten people with the
+    most accesses, without names.
+    """
+    from cmsspark.apps.ask import costs
+    from cmsspark.store.query.database import Database
+
+    stored = find_window(files, store, period, weeks)
+    with Database(store, files=files) as database:
+        return costs.concentrated(database, site, stored.period)
+
+
+@command.command("worst")
+@click.argument("name", type=click.Choice(["workflows", "sites", "requests", "agents"]))
+@click.option("--site", metavar="SITE", type=SITE, help="Only jobs at this site.")
+@_window
+@_question
+def worst(
+    files: Files,
+    store: str,
+    name: str,
+    site: str | None,
+    period: Period | None,
+    weeks: int | None,
+) -> Answer:
+    """Rank what jobs cost: workflows and sites by wasted core hours of HTCondor's jobs,
+    requests by thread hours without CPU and agents by failed jobs, of WMArchive.
+
+    Reads the stored days of job_efficiency or step_efficiency.
+    """
+    from cmsspark.apps.ask import costs
+    from cmsspark.store.query.database import Database
+
+    if period is not None and weeks is not None:
+        raise UsageError(_EXCLUDE, next_step=_ONE_OF_THEM)
+    if site is not None and name == "agents":
+        raise UsageError("agents have no site", next_step="leave out --site")
+    with Database(store, files=files) as database:
+        return costs.worst(database, name, period, weeks or WEEKS, site)
+
+
 def _show(answer: Answer, top: int, as_json: bool) -> None:
     for warning in answer.warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -322,3 +403,5 @@ def _show(answer: Answer, top: int, as_json: bool) -> None:
             echo_table(part.headings, part.shown(top), texts=part.text_columns, indent="  ")
         if len(part.rows) > top:
             click.echo(f"  and {len(part.rows) - top:,} more; --top or --json prints them")
+    if answer.page:
+        click.echo(f"page of cmsspark dashboard: {answer.page}")

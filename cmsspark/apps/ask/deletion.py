@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from cmsspark.apps.ask.forecast import LIKELY, StoredForecast, forecast_or_none
-from cmsspark.apps.ask.use import Answer, Part, matching_names, read_frame
+from cmsspark.apps.ask.use import Answer, Part, matching_names, page_address, read_frame
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.filesystems.storage import Files
@@ -117,7 +117,12 @@ def deletable(
         ),
     ]
     return Answer(
-        f"could go from {kind} at {site}, as of {as_of}", facts, parts, summary, warnings
+        f"could go from {kind} at {site}, as of {as_of}",
+        facts,
+        parts,
+        summary,
+        warnings,
+        page_address("sites", site=site, kind=kind),
     )
 
 

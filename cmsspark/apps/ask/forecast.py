@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.ask.use import Answer, Part, matching_names, read_frame
+from cmsspark.apps.ask.use import Answer, Part, matching_names, page_address, read_frame
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.periods import between
 from cmsspark.base.text.terminal import percent, pluralize, volume
@@ -229,6 +229,7 @@ def will_be_popular(
         parts,
         summary,
         forecast.warnings(files, fout),
+        page_address("forecasts", day=forecast.day),
     )
 
 

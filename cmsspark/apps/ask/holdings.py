@@ -9,7 +9,14 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.ask.deletion import last_use
-from cmsspark.apps.ask.use import Answer, Part, matching_names, read_frame, window_dict
+from cmsspark.apps.ask.use import (
+    Answer,
+    Part,
+    matching_names,
+    page_address,
+    read_frame,
+    window_dict,
+)
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.filesystems.storage import Files
@@ -124,7 +131,12 @@ def holdings(files: Files, fout: str, choice: Choice, day: date | None) -> Answe
     columns = [name for name in (*_SUMS, *keys) if name in frame.columns]
     title = f"by {'site tier, ' if 'site_tier' in keys else ''}kind of storage and data tier"
     part = Part.from_frame(title, "rows", frame.select(columns))
-    return Answer(f"{choice.headline()}, as of {as_of}", facts, [part], summary)
+    page = (
+        page_address("data", day=as_of, kind=choice.kind, site_tier=choice.tier)
+        if choice.site is None
+        else page_address("sites", site=choice.site)
+    )
+    return Answer(f"{choice.headline()}, as of {as_of}", facts, [part], summary, page=page)
 
 
 def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
@@ -211,7 +223,14 @@ def unused(days: StoredDays, choice: Choice, day: date | None) -> Answer:
         Part.from_frame("the largest", "rows", shown),
     ]
     return Answer(
-        f"{choice.headline()} as of {as_of}, {window}", facts, parts, summary, days.warnings
+        f"{choice.headline()} as of {as_of}, {window}",
+        facts,
+        parts,
+        summary,
+        days.warnings,
+        page_address(
+            "sites", site=choice.site, weeks=-(-len(days.period.days) // 7), kind=choice.kind
+        ),
     )
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
 from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.periods import spans
@@ -70,11 +71,29 @@ _HEADINGS: Final = {
     "expected_nacc": "expected reads",
     "nacc_p10": "10 % quantile",
     "nacc_p90": "90 % quantile",
+    "nacc_before": "before",
+    "nacc_after": "after",
+    "job_count_before": "jobs before",
+    "job_count_after": "jobs after",
+    "wasted": "wasted core h",
+    "efficiency": "CPU eff.",
+    "core_hours": "core h",
+    "lost": "failed, removed",
+    "allocated_efficiency": "allocated eff.",
+    "evicted": "evicted core h",
+    "idle": "idle thread h",
+    "thread_hours": "thread h",
+    "failed_steps": "failed",
+    "peak_bytes": "peak memory",
+    "write_bytes": "written",
+    "failed_share": "share",
+    "host": "agent",
 }
 _TEXTS: Final = (
     *("dataset_name", "site_name", "app", "data_tier", "site_tier"),
     *("kind", "newest_replica", "last_access_day", "state", "stratum"),
     *("lock_state", "rse", "expires_at", "account_class", "account", "rule_id"),
+    *("workflow", "site", "request", "host", "stream"),
 )
 #: What may stand in place of a name.
 _PATTERN_HINTS: Final = {
@@ -84,7 +103,9 @@ _PATTERN_HINTS: Final = {
 _BYTES: Final = (
     *("read_bytes", "replica_bytes", "present_bytes", "disk_bytes", "tape_bytes", "bytes"),
     *("deletable_bytes", "freed_bytes", "only_copy_bytes", "only_disk_bytes"),
+    *("peak_bytes", "write_bytes"),
 )
+_SHARES: Final = ("efficiency", "allocated_efficiency", "failed_share")
 
 
 @dataclass(frozen=True)
@@ -119,7 +140,11 @@ class Part:
 def _shown(name: str, value: Any) -> object:
     if name in _BYTES:
         return volume(value)
-    return f"{value:.3f}" if name == "probability" and value is not None else value
+    if name in _SHARES and value is not None:
+        return f"{value:.1%}"
+    if isinstance(value, float):
+        return f"{value:.3f}" if name == "probability" else f"{value:,.0f}"
+    return value
 
 
 @dataclass(frozen=True)
@@ -133,10 +158,31 @@ class Answer:
     parts: list[Part]
     summary: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
+    #: The address of the page of ``cmsspark dashboard`` that shows the same, without a host.
+    page: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer as JSON, with days as dates."""
-        return {**self.summary, **{part.name: part.rows for part in self.parts}}
+        page = {"page": self.page} if self.page else {}
+        return {**self.summary, **page, **{part.name: part.rows for part in self.parts}}
+
+
+def page_address(page: str, **parameters: Any) -> str:
+    """Return the address of a page of the dashboard. Parameters that are None, and
+    patterns, which pages do not take, are left out.
+
+    Example:
+        >>> page_address("sites", site="T2_CH_CERN", weeks=None)
+        '/sites?site=T2_CH_CERN'
+        >>> page_address("sites", site="T2_US_*")
+        '/sites'
+    """
+    values = {
+        name: value
+        for name, value in parameters.items()
+        if value is not None and not is_pattern(str(value))
+    }
+    return f"/{page}" + (f"?{urlencode(values)}" if values else "")
 
 
 def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
@@ -161,7 +207,8 @@ def who_reads(days: StoredDays, dataset: str, site: str | None) -> Answer:
     if is_pattern(dataset):
         parts.append(Part.from_frame("by dataset", "by_dataset", by_dataset))
     about = f"{dataset} at {site}" if site else dataset
-    return _answer(days, about, {"dataset": dataset, "site": site}, total, parts)
+    answer = _answer(days, about, {"dataset": dataset, "site": site}, total, parts)
+    return replace(answer, page=_page(days, "dataset", name=dataset))
 
 
 def reads(days: StoredDays, site: str) -> Answer:
@@ -181,7 +228,76 @@ def reads(days: StoredDays, site: str) -> Answer:
     ]
     if is_pattern(site):
         parts.insert(0, Part.from_frame("by site", "by_site", by_site))
-    return _answer(days, f"read at {site}", {"site": site}, total, parts)
+    answer = _answer(days, f"read at {site}", {"site": site}, total, parts)
+    return replace(answer, page=_page(days, "sites", site=site))
+
+
+def _page(days: StoredDays, page: str, **parameters: str | None) -> str:
+    return page_address(page, **parameters, **{"from": days.period.first, "to": days.period.last})
+
+
+def changed(after: StoredDays, before: StoredDays, column: str) -> Answer:
+    """Return what changed between two periods by a column of partials: accesses of both,
+    their difference, and jobs; the largest difference of accesses first.
+    """
+    import polars as pl
+
+    sides = [_rolled(days, {}, (column,)) for days in (before, after)]
+    totals = [total for total, _ in sides]
+    columns = [
+        rows.select(column, pl.col("nacc").alias(f"nacc_{side}"), f"job_count_{side}")
+        for side, rows in (
+            (side, rows.rename({"job_count": f"job_count_{side}"}))
+            for side, (_, rows) in zip(("before", "after"), sides, strict=True)
+        )
+    ]
+    rows = columns[0].join(
+        columns[1], on=column, how="full", coalesce=True, nulls_equal=True, validate="1:1"
+    )
+    counts = ("nacc_before", "nacc_after")
+    rows = rows.with_columns(pl.col(*counts).fill_null(0)).with_columns(
+        difference=pl.col("nacc_after") - pl.col("nacc_before")
+    )
+    rows = rows.sort(
+        pl.col("difference").abs(), column, descending=[True, False], nulls_last=True
+    ).select("difference", *counts, "job_count_before", "job_count_after", column)
+    news = [
+        rows.filter((pl.col(one) == 0) & (pl.col(other) > 0)).height
+        for one, other in (counts, reversed(counts))
+    ]
+    nacc = [total["nacc"] for total in totals]
+    change = f" ({nacc[1] / nacc[0] - 1:+.1%})" if nacc[0] else ""
+    facts = [
+        f"{nacc[1]:,} accesses, before {nacc[0]:,}{change}",
+        f"{news[0]:,} of {pluralize(rows.height, _HEADINGS.get(column, column))} are new, {news[1]:,} are gone",
+    ]
+    lengths = [len(days.partials) for days in (before, after)]
+    warnings = [f"of the earlier period: {text}" for text in before.warnings]
+    if lengths[0] != lengths[1]:
+        warnings.append(f"{lengths[0]} stored days are compared with {lengths[1]}")
+    one, other = after.period, before.period
+    summary = {
+        **window_dict(after),
+        "before": window_dict(before),
+        "nacc": nacc[1],
+        "nacc_before": nacc[0],
+    }
+    return Answer(
+        f"changed by {_HEADINGS.get(column, column)}, {one.first} to {one.last} against "
+        f"{other.first} to {other.last}",
+        facts,
+        [Part.from_frame("the largest difference first", "rows", rows)],
+        summary,
+        [*after.warnings, *warnings],
+        # The page compares no applications.
+        _page(
+            after,
+            "compare",
+            by=None if column == "app" else column,
+            from2=str(other.first),
+            to2=str(other.last),
+        ),
+    )
 
 
 def _rolled(

@@ -25,7 +25,6 @@ from cmsspark.apps.dashboard import (
     security,
     sockets,
     table_html,
-    table_order,
     use,
     widgets,
 )
@@ -74,6 +73,7 @@ _AT_ONCE: Final = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 class Services:
     """What the pages are made from. ``prefix``: the path before all addresses, behind a
     proxy; empty or ``/name``. ``settings`` name the destination of publishing.
+    ``private``: the store with the partials.
     """
 
     refresher: RollupRefresher
@@ -82,6 +82,7 @@ class Services:
     guard: Guard
     prefix: str = ""
     settings: Settings | None = None
+    private: Database | None = None
 
     @cached_property
     def queries(self) -> QueryPool:
@@ -241,6 +242,7 @@ def _page_request(
         services.queries,
         request.environ.get("waitress.client_disconnected", lambda: False),
         request.environ.get(sockets.VISITOR, ""),
+        services.private,
     )
 
 
@@ -263,7 +265,7 @@ def _page(services: Services, page: str) -> Any:
     # Pages that are made side by side finish late together.
     with _AT_ONCE if definition.is_quick else nullcontext():
         content = definition.view(page_request)
-    content = table_order.arranged(content, page_request.parameters)
+    content = downloads.arranged(content, page_request.parameters)
     download = page_request.parameters.get("download")
     if download:
         return downloads.answer(

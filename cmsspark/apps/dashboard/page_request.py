@@ -85,7 +85,8 @@ class PageRequest:
     """One request for a page; one that reads no rollups needs not wait for them.
     ``prefix``: what stands before all paths; ``state_dir``: of the run history.
     ``settings`` name the destination of publishing. ``visitor``: who asks, as far as
-    limits for each visitor need it.
+    limits for each visitor need it. ``private``: the store with its partials, of which a
+    page shows numbers of people, and never a row.
     """
 
     name: str
@@ -99,6 +100,13 @@ class PageRequest:
     query_pool: QueryPool | None = None
     is_gone: Callable[[], bool] = lambda: False
     visitor: str = ""
+    private: Database | None = None
+
+    @property
+    def people(self) -> Database:
+        """The store with the partials."""
+        assert self.private is not None
+        return self.private
 
     @property
     def queries(self) -> QueryPool:

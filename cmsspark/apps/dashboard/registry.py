@@ -28,6 +28,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "forecasts": "cmsspark.apps.dashboard.pages.forecasts",
     "caches": "cmsspark.apps.dashboard.pages.caches",
     "efficiency": "cmsspark.apps.dashboard.pages.efficiency",
+    "steps": "cmsspark.apps.dashboard.pages.steps",
     "hpc": "cmsspark.apps.dashboard.pages.hpc",
     "runs": "cmsspark.apps.dashboard.pages.runs",
     "spark": "cmsspark.apps.dashboard.pages.spark",

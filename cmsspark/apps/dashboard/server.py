@@ -112,7 +112,9 @@ def open_server(
     refresher = RollupRefresher(
         days, cache_dir, every_s=_EVERY_S, log=log, builder=RollupProcess()
     )
-    services = Services(refresher, database, state_dir, guard, options.prefix, options.settings)
+    services = Services(
+        refresher, database, state_dir, guard, options.prefix, options.settings, days
+    )
     wsgi = make_server(create_app(services), listening, options.threads)
     refresher.start()
     return Server(services, wsgi, (database, days), options.host, port, has_own_token)

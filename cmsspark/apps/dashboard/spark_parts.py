@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from cmsspark.apps.dashboard.downloads import without_noughts
 from cmsspark.apps.dashboard.run_index import RunView, by_role, over_time
-from cmsspark.apps.dashboard.table_order import without_noughts
 from cmsspark.apps.dashboard.widgets import Chart, Column, Figure, Figures, Table, ratio, si
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.pages.charts import thinned

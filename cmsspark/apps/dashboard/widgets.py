@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from cmsspark.apps.dashboard.colours import colours
 from cmsspark.apps.dashboard.tables import NOTHING as NOTHING
 from cmsspark.apps.dashboard.tables import Cell as Cell
 from cmsspark.apps.dashboard.tables import Column as Column
@@ -24,9 +24,64 @@ from cmsspark.apps.dashboard.tables import shown as shown
 from cmsspark.apps.dashboard.tables import si as si
 from cmsspark.apps.dashboard.tables import sort_rows as sort_rows
 from cmsspark.pages.layout import month_grids
+from cmsspark.sources.registry import STREAMS_BY_NAME
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# The colours of series: a name has the same one on every page and in every period.
+
+#: The last of the palette in ``static/dashboard.css`` is that of the rest.
+REST: Final = 14
+_OTHER: Final = "other"
+#: Names that many pages show, each with its colour.
+_TIERS: Final = (
+    (
+        "MINIAOD",
+        "MINIAODSIM",
+        "AODSIM",
+        "NANOAODSIM",
+        "GEN-SIM",
+        "AOD",
+        "RAW",
+        "NANOAOD",
+        "RECO",
+        "GEN-SIM-RAW",
+    ),
+    ("T2", "T1", "T3", "T0"),
+    ("local", "remote", "not known"),
+    tuple(STREAMS_BY_NAME),
+    ("outlier", "removed", "ok", "", "", "failed"),
+)
+_FIXED: Final[Mapping[str, int]] = {
+    name: number for names in _TIERS for number, name in enumerate(names) if name
+}
+
+
+def colours(names: Sequence[str]) -> list[int]:
+    """Return the number of each name's colour. Names of a chart differ while there are
+    colours enough.
+
+    Example:
+        >>> colours(["T1", "other"])
+        [1, 14]
+    """
+    used = {_FIXED[name] for name in names if name in _FIXED}
+    result = []
+    for name in names:
+        if name == _OTHER:
+            result.append(REST)
+            continue
+        number = _FIXED.get(name)
+        if number is None:
+            first = zlib.crc32(name.encode()) % REST if len(names) > 1 else 0
+            number = next(
+                (n % REST for n in range(first, first + REST) if n % REST not in used), first
+            )
+            used.add(number)
+        result.append(number)
+    return result
 
 
 @dataclass(frozen=True)
@@ -242,6 +297,8 @@ class Section:
     about: str = ""
     #: Two sections with this beside each other share a row where there is room.
     is_half: bool = False
+    #: What answers the same on the command line.
+    command: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cmsspark.apps.dashboard import colours, downloads, use
+from cmsspark.apps.dashboard import downloads, use, widgets
+from cmsspark.apps.dashboard.downloads import arranged
 from cmsspark.apps.dashboard.pages import datasets
 from cmsspark.apps.dashboard.pages.popularity import in_mode
 from cmsspark.apps.dashboard.run_index import without_paths
-from cmsspark.apps.dashboard.table_order import arranged
 from cmsspark.apps.dashboard.widgets import Chart, Column, Content, Section, Table
 from cmsspark.base.errors import UsageError
 from tests.apps.dashboard.conftest import Running
@@ -273,9 +273,9 @@ def test_every_column_of_a_table_sorts_it_on_the_server(dashboard: Running) -> N
 
 
 def test_a_name_has_its_colour_whatever_stands_beside_it() -> None:
-    assert colours.colours(["eos", "aaa"]) == colours.colours(["aaa", "eos"])[::-1]
+    assert widgets.colours(["eos", "aaa"]) == widgets.colours(["aaa", "eos"])[::-1]
     names = ["RunIIAutumn18", "Run2018A", "eos", "other"]
-    assert len(set(colours.colours(names))) == len(names)
+    assert len(set(widgets.colours(names))) == len(names)
 
 
 def test_tiers_above_one_percent_and_nanoaod_have_series_of_their_own() -> None:

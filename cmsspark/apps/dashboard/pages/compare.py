@@ -116,9 +116,20 @@ def view(request: PageRequest) -> ui.Content:
     )
     sections = [
         ui.Section("In total", [_figures(rows, measure, group)]),
-        ui.Section(f"By {_GROUPS[group].lower()}", [table]),
+        ui.Section(
+            f"By {_GROUPS[group].lower()}", [table], command=_command(chosen, baseline, group)
+        ),
     ]
     return ui.Content("Compare periods", sections, about, controls, list(dict.fromkeys(notes)))
+
+
+def _command(chosen: Selection, baseline: Selection, group: str) -> str:
+    """Return what compares the same periods on the command line, which has no filters."""
+    if chosen.filters:
+        return ""
+    against = f"--against-from {baseline.first} --against-to {baseline.last}"
+    by = group.removesuffix("_name")
+    return f"cmsspark ask changed --by {by} --from {chosen.first} --to {chosen.last} {against}"
 
 
 def _baseline(request: PageRequest, chosen: Selection) -> Selection:

@@ -4,6 +4,7 @@ tier as a heat map.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import replace
 from datetime import date
@@ -96,7 +97,11 @@ def view(request: PageRequest) -> ui.Content:
     else:
         table = ui.Table("data_by_tier", _COLUMNS, usage, "Data at the sites of each tier", bars=3)
         sections.append(
-            ui.Section("By site tier, storage and data tier", [_figures(usage), table])
+            ui.Section(
+                "By site tier, storage and data tier",
+                [_figures(usage), table],
+                command=f"cmsspark ask holdings --tier {shlex.quote(tiers[0] if tiers else '*')} --date {day}",
+            )
         )
     of_day = next((table for table in REPLICA_TABLES if day in days[table]), None)
     sections.append(_map(request, day, kind, tiers, of_day))

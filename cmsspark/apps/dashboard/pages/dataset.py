@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any, Final
 
@@ -73,7 +74,12 @@ def view(request: PageRequest) -> ui.Content:
             ui.Section(
                 f"{MEASURES[measure][0]} over time", [_history(request, used, chosen, measure)]
             ),
-            ui.Section("Where it is read", [_by(request, name, used.by_site, "site", "Site")]),
+            ui.Section(
+                "Where it is read",
+                [_by(request, name, used.by_site, "site", "Site")],
+                command=f"cmsspark ask who-reads {shlex.quote(ui.shown(name))}"
+                f" --from {chosen.first} --to {chosen.last}",
+            ),
             ui.Section("With what", [_by(request, name, used.by_app, "app", "Application")]),
             ui.Section("Replicas beside accesses", [replicas]),
         ],

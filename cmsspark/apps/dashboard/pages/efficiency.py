@@ -4,9 +4,11 @@ of a workflow.
 
 from __future__ import annotations
 
+import shlex
 from datetime import date
 from typing import Any, Final
 
+from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
@@ -21,17 +23,6 @@ _DAYS, _MOST = 30, 400
 _SHOWN: Final = 20
 #: Conditions: the parameter and column, and the label.
 _CONDITIONS: Final = {"type": "Type", "tier": "Tier", "site": "Site"}
-#: Sums of a row. What failed and removed jobs used is wasted, all of it; of ok jobs
-#: what their CPU did not use, which are evicted and idle core hours.
-_SUMS: Final = f"""
-  sum(CASE outcome WHEN 'ok' THEN core_with_cpu_ms - cpu_ms WHEN 'outlier' THEN 0 ELSE core_ms END) / 3600000
-    AS wasted,
-  {efficiency.ratio_sql(efficiency.CPU)} AS efficiency,
-  sum(core_ms) / 3600000 AS core_hours,
-  coalesce(sum(core_ms) FILTER (outcome IN ('failed', 'removed')), 0) / 3600000 AS lost, sum(job_count) AS jobs,
-  {efficiency.ratio_sql(efficiency.ALLOCATED)} AS allocated_efficiency,
-  sum(evicted_core_ms) / 3600000 AS evicted
-"""
 _COLUMNS: Final = (
     ui.Column(
         "wasted",
@@ -72,7 +63,7 @@ def view(request: PageRequest) -> ui.Content:
             "No day of HTCondor's jobs is stored. Run: run_spark job_efficiency --date DAY"
         )
         return ui.Content("Efficiency", [], notes=[note])
-    first, last = _period(request, days)
+    first, last = choose_period(request, days)
     sql = "SELECT DISTINCT {} FROM job_efficiency WHERE day BETWEEN ? AND ? ORDER BY 1"
     values = {name: request.values(sql.format(name), [first, last]) for name in _CONDITIONS}
     chosen = {
@@ -81,7 +72,8 @@ def view(request: PageRequest) -> ui.Content:
     }
     text = text_parameter(request.parameters, "q")
     workflow = text_parameter(request.parameters, "workflow")
-    where, parameters = _where(first, last, chosen, text, workflow)
+    condition, filters = _where(chosen, text, workflow)
+    where, parameters = f"day BETWEEN ? AND ? AND {condition}", [first, last, *filters]
     controls = [
         ui.Control("from", "From", first.isoformat(), kind="date"),
         ui.Control("to", "To (included)", last.isoformat(), kind="date"),
@@ -97,7 +89,7 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control("q", "Workflow contains", text, kind="text"),
     ]
     total = request.database.query(
-        f"SELECT {_SUMS} FROM job_efficiency WHERE {where}", parameters
+        f"SELECT {costs.JOBS} FROM job_efficiency WHERE {where}", parameters
     ).rows[0]
     sections = [
         ui.Section("In total", [_figures(total), _by_day(request, first, last, where, parameters)])
@@ -105,24 +97,30 @@ def view(request: PageRequest) -> ui.Content:
     if workflow:
         sections.append(
             ui.Section(
-                f"Sites of {ui.shown(workflow)}", [_ranking(request, "site", where, parameters)]
+                f"Sites of {ui.shown(workflow)}",
+                [_ranking(request, "site", (first, last), condition, filters)],
             )
         )
     else:
         sections.append(
             ui.Section(
                 "Workflows by wasted core hours",
-                [_ranking(request, "workflow", where, parameters)],
+                [_ranking(request, "workflow", (first, last), condition, filters)],
+                command=f"cmsspark ask worst workflows{_typed(chosen['site'], first, last)}",
             )
         )
-    sections.append(ui.Section("Outliers", [_outliers(request, where, parameters)], _OUTLIERS))
-    stored = sum(first <= day <= last for day in days)
-    missing = (last - first).days + 1 - stored
-    notes = (
-        [ui.Note(f"{missing:,} of the days from {first} to {last} are not stored.", "warn")]
-        if missing
-        else []
+        sections.append(
+            ui.Section(
+                "Sites by wasted core hours",
+                [_ranking(request, "site", (first, last), condition, filters)],
+                command=f"cmsspark ask worst sites{_typed('', first, last)}",
+            )
+        )
+    sections.append(
+        ui.Section("CPU in HS23 by month", [_benchmark(request, condition, filters)], _HS23)
     )
+    sections.append(ui.Section("Outliers", [_outliers(request, where, parameters)], _OUTLIERS))
+    notes = missing_days(days, first, last)
     (earlier,) = request.database.query(
         "SELECT count(DISTINCT day) FROM job_efficiency WHERE day BETWEEN ? AND ?"
         " AND last_core_with_cpu_ms IS NULL",
@@ -145,7 +143,25 @@ _OUTLIERS: Final = (
 )
 
 
-def _period(request: PageRequest, days: list[date]) -> tuple[date, date]:
+_HS23: Final = (
+    "CPU hours times the benchmark of the machine (HS23, before it HS06: one is as much as the"
+    " other), of jobs whose machine names one; all stored months."
+)
+
+
+def _typed(site: str, first: date, last: date) -> str:
+    return f"{f' --site {shlex.quote(site)}' if site else ''} --from {first} --to {last}"
+
+
+def missing_days(days: list[date], first: date, last: date) -> list[ui.Note]:
+    """Return a note on days of a period that are not stored."""
+    missing = (last - first).days + 1 - sum(first <= day <= last for day in days)
+    text = f"{missing:,} of the days from {first} to {last} are not stored."
+    return [ui.Note(text, "warn")] if missing else []
+
+
+def choose_period(request: PageRequest, days: list[date]) -> tuple[date, date]:
+    """Return the period of the address, by default the newest days. Raises UsageError (2)."""
     last = day_parameter(request.parameters, "to", days[-1])
     first = day_parameter(
         request.parameters, "from", max(days[0], dates.days_before(last, _DAYS - 1))
@@ -157,11 +173,9 @@ def _period(request: PageRequest, days: list[date]) -> tuple[date, date]:
     return first, last
 
 
-def _where(
-    first: date, last: date, chosen: dict[str, str], text: str, workflow: str
-) -> tuple[str, list[Any]]:
-    conditions = ["day BETWEEN ? AND ?"]
-    values: list[Any] = [first, last]
+def _where(chosen: dict[str, str], text: str, workflow: str) -> tuple[str, list[Any]]:
+    conditions: list[str] = ["true"]
+    values: list[Any] = []
     for name, value in {**chosen, "workflow": workflow}.items():
         if value:
             conditions.append(f"{name} = ?")
@@ -230,9 +244,43 @@ def _by_day(
     )
 
 
-def _ranking(request: PageRequest, key: str, where: str, parameters: list[Any]) -> ui.Table:
-    query = f"SELECT {key}, {_SUMS} FROM job_efficiency WHERE {where} GROUP BY 1 ORDER BY wasted DESC, 1"
-    result = request.database.query(query, parameters)
+def _benchmark(request: PageRequest, condition: str, values: list[Any]) -> ui.Chart:
+    """Return the CPU hours of each month by tier, in units of the machines' benchmark."""
+    result = request.database.query(
+        "SELECT strftime(day, '%Y-%m') AS month, tier, sum(hs06_cpu_ms) / 3600000 AS hs23_hours,"
+        " sum(hs06_job_count) AS jobs, sum(job_count) AS all_jobs FROM job_efficiency"
+        f" WHERE {condition} GROUP BY ALL ORDER BY ALL",
+        values,
+    )
+    months = sorted({row[0] for row in result.rows})
+    hours = {(row[1], row[0]): round(row[2], 1) for row in result.rows}
+    tiers = sorted({key[0] for key in hours})
+    columns = (
+        ui.Column("month", "Month"),
+        ui.Column("tier", "Tier"),
+        ui.Column("hs23_hours", "HS23 hours", "count"),
+        ui.Column("jobs", "Jobs", "count", "whose machine names a benchmark"),
+        ui.Column("all_jobs", "Of jobs", "count"),
+    )
+    rows = [(row[0], ui.shown(row[1]), round(row[2]), *row[3:]) for row in result.rows]
+    table = ui.Table("hs23", columns, rows, "CPU in HS23 by month and tier", lambda: result.table)
+    return ui.Chart(
+        "hs23",
+        "HS23 hours by month",
+        "columns",
+        months,
+        {ui.shown(tier): [hours.get((tier, month)) for month in months] for tier in tiers},
+        "",
+        "Month",
+        "HS23 hours",
+        table=table,
+    )
+
+
+def _ranking(
+    request: PageRequest, key: str, period: tuple[date, date], condition: str, values: list[Any]
+) -> ui.Table:
+    result = costs.rank(request.database, costs.RANKINGS[f"{key}s"], *period, condition, values)
     rows = [
         (
             _name(request, key, name),

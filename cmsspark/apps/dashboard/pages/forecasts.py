@@ -141,7 +141,8 @@ def _datasets(request: PageRequest, day: date, stratum: str) -> ui.Section:
     drawn = ui.Table(
         "forecast", _DATASETS, rows, caption, lambda: result.table, bars=bars, limit=_SHOWN
     )
-    return ui.Section("Most probable datasets", [figures, drawn])
+    command = f"cmsspark ask will-be-popular --date {day}"
+    return ui.Section("Most probable datasets", [figures, drawn], command=command)
 
 
 def _quality(judged: Any) -> ui.Section:

@@ -10,10 +10,10 @@ from flask import Response, abort
 
 from cmsspark.apps.dashboard import run_index, security
 from cmsspark.apps.dashboard import widgets as ui
+from cmsspark.apps.dashboard.downloads import without_noughts
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.run_index import RunIndex
 from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
-from cmsspark.apps.dashboard.table_order import without_noughts
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.store.day_states import WORDS, Cell, delivery_lines
 from cmsspark.store.query.database import Database

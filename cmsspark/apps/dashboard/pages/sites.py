@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
+from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.downloads import rows_to_arrow
@@ -35,6 +38,8 @@ from cmsspark.base.text.terminal import pluralize
 _WEEKS: Final = 12
 #: Terabytes to win by deleting, where the address names none.
 _GOAL: Final = 100
+#: Weeks of which the people of a site are looked at.
+_WEEKS_OF_PEOPLE: Final = 4
 #: Datasets of a page of a table.
 _PAGE: Final = 20
 _ABOUT_AGES: Final = (
@@ -119,7 +124,7 @@ def _site_view(
         ui.Control("kind", "Storage", kind, [(entry, entry) for entry in KINDS]),
         ui.Control("win", "TB to win", str(goal), kind="number", limits=("1", "1000000")),
     ]
-    storage = _storage(request, site, kind, notes)
+    storage, typed = _storage(request, site, kind, notes), shlex.quote(ui.shown(site))
     copies = optional(notes, "What rules hold", lambda: _locked_copies(request, site)) or []
     return ui.Content(
         ui.shown(site),
@@ -134,8 +139,25 @@ def _site_view(
                 if storage
                 else []
             ),
-            *([ui.Section("What rules of Rucio hold there", copies)] if copies else []),
-            ui.Section("What is read there", [_datasets(request, chosen, site)]),
+            *(
+                [
+                    ui.Section(
+                        "What rules of Rucio hold there",
+                        copies,
+                        command=f"cmsspark ask deletable {typed} --free {goal}TB"
+                        if request.database.days("dataset_last_access")
+                        else "",
+                    )
+                ]
+                if copies
+                else []
+            ),
+            *(optional(notes, "What jobs cost", lambda: _costs(request, chosen, site)) or []),
+            ui.Section(
+                "What is read there",
+                [_datasets(request, chosen, site), _people(request, chosen, site)],
+                command=f"cmsspark ask reads {typed} --from {chosen.first} --to {chosen.last}",
+            ),
             ui.Section(
                 "Local and remote accesses over time",
                 [_local_remote(request, chosen, site)],
@@ -160,6 +182,7 @@ def _site_view(
             ui.Section(
                 f"Replicas there that nobody read for {pluralize(weeks, 'week')}",
                 _unused(request, site, weeks, (kind, goal), notes),
+                command=f"cmsspark ask unused --site {typed} --weeks {weeks} --kind {kind} --allow-missing",
             ),
         ],
         f"{chosen.first} to {chosen.last}",
@@ -203,6 +226,90 @@ def _locked_copies(request: PageRequest, site: str) -> list[Any]:
     )
     caption = f"Copies in datasets, as of {newest[0]}"
     return [ui.Table("copies", columns, result.rows, caption, lambda: result.table)]
+
+
+def _people(request: PageRequest, chosen: Selection, site: str) -> ui.Fold:
+    """Return how concentrated the site's use is: read from the partials of the last weeks
+    of the period when it is opened.
+    """
+    last = chosen.last
+    first = max(chosen.first, last - timedelta(days=7 * _WEEKS_OF_PEOPLE - 1))
+    title = f"How concentrated its use is, {first} to {last}"
+    if request.parameters.get("part") != "people":
+        return ui.Fold(title, [], "", f"{request.link_here(part='people')}#people", "people")
+    share, people, accesses = costs.concentration(request.people, site, first, last)
+    figures = [
+        ui.Figure(
+            f"Share of the {costs.HEAVIEST} heaviest",
+            ui.formatted(share, "share"),
+            note="people with the most accesses; – if nobody is known, or two keys are",
+        ),
+        ui.count_figure("People", people, "who are known"),
+        ui.count_figure("Their accesses", accesses, "of all streams of accesses"),
+    ]
+    return ui.Fold(title, [ui.Figures(figures)], name="people")
+
+
+def _costs(request: PageRequest, chosen: Selection, site: str) -> list[ui.Section]:
+    """Return what jobs cost at the site, the failed ones apart; nothing where no day of
+    the period is stored.
+    """
+    if not any(
+        chosen.first <= day <= chosen.last for day in request.database.days("job_efficiency")
+    ):
+        return []
+    period, at_site = (chosen.first, chosen.last), ("site = ?", [site])
+    in_all = costs.rank(request.database, costs.RANKINGS["sites"], *period, *at_site).dicts
+    if not in_all:
+        return []
+    sums = in_all[0]
+    share = ui.ratio(sums["lost"], sums["core_hours"])
+    figures = ui.Figures(
+        [
+            ui.Figure("Core hours", f"{sums['core_hours']:,.0f}", f"{sums['jobs']:,} jobs"),
+            ui.Figure(
+                "Of failed and removed jobs",
+                f"{sums['lost']:,.0f}",
+                f"core hours, {ui.formatted(share, 'share')}",
+            ),
+            ui.Figure("Wasted", f"{sums['wasted'] or 0:,.0f}", "core hours"),
+        ]
+    )
+    workflows = costs.rank(request.database, costs.RANKINGS["workflows"], *period, *at_site).dicts
+    workflows.sort(key=lambda row: -row["lost"])
+    address = {"from": period[0], "to": period[1], "site": site}
+    rows = [
+        (
+            "no workflow"
+            if row["workflow"] is None
+            else ui.Cell(
+                ui.shown(row["workflow"]),
+                request.link("efficiency", workflow=row["workflow"], **address),
+            ),
+            *(None if row[name] is None else round(row[name]) for name in ("lost", "core_hours")),
+            row["jobs"],
+        )
+        for row in workflows
+        if row["lost"]
+    ]
+    columns = (
+        ui.Column("workflow", "Workflow", "dataset"),
+        ui.Column("lost", "Failed, removed", "count", "core hours of these jobs"),
+        ui.Column("core_hours", "Core hours", "count", "of all its jobs here"),
+        ui.Column("jobs", "Jobs", "count"),
+    )
+    caption = "Workflows by core hours of failed and removed jobs"
+    table = ui.Table("failures", columns, rows, caption, bars=1, limit=5)
+    about = "HTCondor's jobs that ended on the stored days of the period, of all streams."
+    command = f"cmsspark ask worst workflows --site {shlex.quote(ui.shown(site))}"
+    return [
+        ui.Section(
+            "What jobs cost there",
+            [figures, table],
+            about,
+            command=f"{command} --from {period[0]} --to {period[1]}",
+        )
+    ]
 
 
 def _figures(

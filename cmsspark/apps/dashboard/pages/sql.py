@@ -177,7 +177,9 @@ def _tables(request: PageRequest) -> list[Section]:
                 table.name,
                 [_columns(table)] if is_opened else [],
                 note or "all stored days and periods" * is_stored,
-                "" if is_opened else f"{request.link('sql', table=table.name)}#columns-{table.name}",
+                ""
+                if is_opened
+                else f"{request.link('sql', table=table.name)}#columns-{table.name}",
                 f"columns-{table.name}",
             )
         )

@@ -254,19 +254,21 @@
       if (event.key === "Escape") list.replaceChildren();
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); area.form.requestSubmit(); }
     });
-    const offerWords = (part) => part.querySelectorAll("[data-insert]").forEach((button) => {
+    area.offerWords = () => document.querySelectorAll("[data-insert]").forEach((button) => {
       button.hidden = false;
       button.onclick = () => put(button.dataset.insert, area.selectionStart);
     });
-    offerWords(document);
-    // The columns of a table come when it is opened.
-    document.querySelectorAll("details[data-source]").forEach((fold) => fold.addEventListener("toggle", async () => {
-      const answer = await fetch(fold.dataset.source, { credentials: "same-origin" }).catch(() => null);
-      const content = answer && answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(fold.id);
-      if (!content) return;
-      fold.replaceChildren(...document.adoptNode(content).childNodes);
-      offerWords(fold);
-    }, { once: true }));
+    area.offerWords();
+  }
+
+  // Some parts of a page come when they are opened.
+  async function load(fold) {
+    const answer = await fetch(fold.dataset.source, { credentials: "same-origin" }).catch(() => null);
+    const content = answer && answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(fold.id);
+    if (!content) return;
+    fold.replaceChildren(...document.adoptNode(content).childNodes);
+    const area = document.querySelector("textarea[data-complete]");
+    if (area) area.offerWords();
   }
 
   // A combobox as the ARIA practices describe it: arrows choose, Enter opens, Escape closes.
@@ -355,6 +357,7 @@
       go(link.href);
     }));
     document.querySelectorAll("form[data-live]").forEach(enhance);
+    document.querySelectorAll("details[data-source]").forEach((fold) => fold.addEventListener("toggle", () => load(fold), { once: true }));
     drawAll();
   }
 
