@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from datetime import date
 from typing import Any
@@ -105,3 +106,15 @@ def test_bad_lines_among_many_are_reported_with_their_place_and_cost_no_other(
     chunk = b"\n".join(lines) + b"\n"
     assume(not UNSEEN.search(chunk))
     check(name, chunk)
+
+
+@every_decoder
+@pytest.mark.parametrize("line", [b"{", b'{"data":1}', b"\xff", b'{"data":{"path":"/a","rb":-1}}'])
+def test_a_batch_with_a_malformed_line_is_freed_without_a_search_for_garbage(
+    name: str, line: bytes
+) -> None:
+    """A process that reads logs searches seldom: such batches would fill its memory."""
+    batch = AccessBatch()
+    references = sys.getrefcount(batch)
+    DECODERS[name][1]().add(line + b"\n", "f", 1, batch)
+    assert batch.read == 1 and sys.getrefcount(batch) == references

@@ -139,7 +139,11 @@ class JsonDecoder(ABC):
             if position:
                 self._decoders.insert(0, self._decoders.pop(position))
             return record
-        raise refused
+        try:
+            raise refused
+        finally:
+            # The error knows this frame: together they would keep the batch for long.
+            del refused
 
     def decode(self, content: Content, file: str, first_line: int = 1) -> AccessBatch:
         """Return the accesses of ``content``, whole lines of ``file`` that end in ``\\n``."""
