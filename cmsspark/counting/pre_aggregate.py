@@ -34,7 +34,7 @@ from cmsspark.counting.catalogue import (
 from cmsspark.counting.reconciliation import all_shown
 from cmsspark.counting.site_pairs import SitePairs
 from cmsspark.counting.sums import find_runs, overflow_error, sum_runs
-from cmsspark.sources.formats.fast_json import Groups
+from cmsspark.sources.formats.fast_json import Groups, group_rows
 from cmsspark.sources.registry import STREAMS_NAMING_READERS, STREAMS_SETTING_BYTES_ASIDE
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class GroupColumns:
     """The groups of a decoder in columns. The decoder only appends groups."""
 
     #: The number of each distinct (site, user, app), which have numbers themselves.
-    _keys: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _keys: Any = field(default_factory=group_rows)
     _sites: dict[str, int] = field(default_factory=dict)
     #: For each route: one of ``Remote``, the number of its site, and the site's hash.
     _kinds: Longs = field(default_factory=_no_numbers)
@@ -72,9 +72,8 @@ class GroupColumns:
         self._kinds = np.append(self._kinds, np.array([kind for _, kind, _ in new], np.int64))
         self._hashes = np.append(self._hashes, site_hashes([site for site, _, _ in new]))
         users, apps, routes = groups.rows.columns(len(self.keys))
-        rows = zip(self._site_numbers[routes].tolist(), users.tolist(), apps.tolist(), strict=True)
-        keys = [self._keys.setdefault(key, len(self._keys)) for key in rows]
-        self.keys = np.append(self.keys, np.array(keys, np.int64))
+        rows = np.stack([self._site_numbers[routes], users, apps], axis=1)
+        self.keys = np.append(self.keys, self._keys.add_all(rows.reshape(-1)))
         self.routes = np.append(self.routes, routes)
 
     def kinds(self, groups: Longs) -> Longs:
@@ -106,8 +105,7 @@ class GroupColumns:
         """Return the columns ``site_name`` and ``user`` of rows with these ``keys``, and
         the number of the application of each.
         """
-        numbers = np.array(list(self._keys), np.int64).reshape(-1, 3)[keys]
-        sites, users, apps = numbers.T
+        sites, users, apps = (column[keys] for column in self._keys.columns(0))
         return {
             "site_name": buffers.dictionary_array(list(self._sites), sites),
             "user": user_column(groups, users, pseudonym),
@@ -268,6 +266,7 @@ class StreamAggregator:
     out_of_day: Counter[int] = field(default_factory=Counter)
     generations: Counter[str] = field(default_factory=Counter)
     quarantined: list[Quarantined] = field(default_factory=list)
+    _quarantined_bytes: int = 0
     #: Accesses without bytes of their own, and the bytes that their records have.
     set_aside: Counter[str] = field(default_factory=Counter)
     #: Records of files that are not in DBS, by the prefix of the name that people may see.
@@ -306,6 +305,9 @@ class StreamAggregator:
         self.out_of_day.update(batch.out_of_day)
         self.generations.update(batch.generations)
         self.quarantined += batch.malformed
+        self._quarantined_bytes += sum(
+            len(record.raw) + _RECORD_BYTES for record in batch.malformed
+        )
         if batch.packed is not None and batch.packed.count:
             self._attach_packed(batch.packed)
         if batch.lfns:
@@ -418,9 +420,9 @@ class StreamAggregator:
         """
         if self._pending >= max(self.aggregate_at, self._sums.rows_sorted_again):
             self._aggregate(groups, replicas)
-        if sum(len(record.raw) + _RECORD_BYTES for record in self.quarantined) < QUARANTINE_BYTES:
+        if self._quarantined_bytes < QUARANTINE_BYTES:
             return {}
-        records, self.quarantined = self.quarantined, []
+        records, self.quarantined, self._quarantined_bytes = self.quarantined, [], 0
         return self._side_rows([], records)
 
     def bin_rows(self) -> dict[str, list[Any]]:

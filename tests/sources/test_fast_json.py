@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -394,6 +395,19 @@ def test_compiled_code_numbers_groups_as_python_does(groups: list[Group], first:
     first = min(first, len(expected))
     for one, other in zip(compiled.rows.columns(first), plain.rows.columns(first), strict=True):
         assert one.tolist() == other.tolist()
+
+
+def test_many_rows_of_numbers_have_the_numbers_that_they_have_one_by_one() -> None:
+    rows = np.random.default_rng(1).integers(-1, 5, (3_000, 3))
+    plain = fast_json._GroupRows()
+    expected = [plain.add(*row) for row in rows.tolist()]
+    for several in (fast_json.group_rows(), fast_json._GroupRows()):
+        for part in np.split(rows, [1, 1, 2_000]):
+            assert several.add_all(part.reshape(-1)).tolist() == expected[: len(part)]
+            expected = expected[len(part) :] + expected[: len(part)]
+        assert [column.tolist() for column in several.columns(0)] == [
+            column.tolist() for column in plain.columns(0)
+        ]
 
 
 def test_more_users_than_a_memo_holds_are_told_apart() -> None:

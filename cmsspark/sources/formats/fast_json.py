@@ -221,6 +221,11 @@ class _GroupRows:
         """Return the number of a row."""
         return self._numbers[user, app, route]
 
+    def add_all(self, rows: Longs) -> Longs:
+        """Return the numbers of rows, given as three numbers each behind each other."""
+        numbers = [self._numbers[row] for row in map(tuple, rows.reshape(-1, 3).tolist())]
+        return np.array(numbers, np.int64)
+
     def columns(self, first: int) -> tuple[Longs, ...]:
         """Return users, applications and routes of the rows from ``first`` on."""
         rows = self._numbers.values_by_number[first:]
@@ -228,6 +233,11 @@ class _GroupRows:
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+
+def group_rows() -> Any:
+    """Return empty rows of three numbers, of the quickest kind that there is."""
+    return _GroupRows() if _packed is None else _packed.GroupRows()
 
 
 #: From where an access reads: the site, one of ``Remote``, and the reader's site.
@@ -245,7 +255,7 @@ class Groups(Sequence[Group]):
         self.users = Distinct()
         self.apps = Distinct()
         self.routes = Distinct()
-        self.rows: Any = _GroupRows() if _packed is None else _packed.GroupRows()
+        self.rows: Any = group_rows()
         self._groups: list[Group] = []
         for group in groups:
             self.number(group.user, group.app, (group.site, group.remote, group.reader))

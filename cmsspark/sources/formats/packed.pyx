@@ -3,7 +3,7 @@
 
 from cmsspark.sources.values cimport Text, normalise_lfn
 from cmsspark.base.xxh64 cimport Bytes, hash64
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -26,6 +26,7 @@ cdef enum:
     # Of the buffers that are kept for the next columns.
     SPARE_ROWS = 65536
     SPARE_NAMES = 8388608
+    SPARES = 2
 
 
 cdef struct Buffers:
@@ -35,11 +36,14 @@ cdef struct Buffers:
     int64_t* sizes
     int64_t* begins
     int64_t* ends
+    Milliseconds* times
     uint8_t* names
 
-# Columns follow each other, and new memory costs as much as what is written into it. The last one's serves the next.
-cdef Buffers spare
-spare.room = 0
+# Columns follow each other, and new memory costs as much as what is written into it. The last ones' serves the next: a
+# reader makes a batch while the one before is in use. Those without times come first.
+cdef Buffers spares[2][SPARES]
+cdef int spare_counts[2]
+spare_counts[0] = spare_counts[1] = 0
 
 
 cdef void* more(void* old, Py_ssize_t size) except NULL:
@@ -69,18 +73,23 @@ cdef class Columns:
 
 
     def __cinit__(self, bint has_times=False):
+        cdef Buffers* spare
         self.has_times = has_times
-        if spare.room and not has_times:
+        if spare_counts[has_times]:
+            spare_counts[has_times] -= 1
+            spare = &spares[has_times][spare_counts[has_times]]
             self.room, self.names_room = spare.room, spare.names_room
             self._hashes, self._groups, self._sizes = spare.hashes, spare.groups, spare.sizes
-            self._begins, self._ends, self._names = spare.begins, spare.ends, spare.names
-            spare.room = 0
+            self._begins, self._ends, self._times, self._names = spare.begins, spare.ends, spare.times, spare.names
 
     def __dealloc__(self):
-        if not spare.room and not self.has_times and 0 < self.room <= SPARE_ROWS and self.names_room <= SPARE_NAMES:
+        cdef Buffers* spare
+        if spare_counts[self.has_times] < SPARES and 0 < self.room <= SPARE_ROWS and self.names_room <= SPARE_NAMES:
+            spare = &spares[self.has_times][spare_counts[self.has_times]]
+            spare_counts[self.has_times] += 1
             spare.room, spare.names_room = self.room, self.names_room
             spare.hashes, spare.groups, spare.sizes = self._hashes, self._groups, self._sizes
-            spare.begins, spare.ends, spare.names = self._begins, self._ends, self._names
+            spare.begins, spare.ends, spare.times, spare.names = self._begins, self._ends, self._times, self._names
             return
         free(self._hashes)
         free(self._groups)
@@ -338,6 +347,17 @@ cdef class GroupRows(Memo):
         cdef int64_t[3] row
         row[0], row[1], row[2] = user, app, place
         return self._find(<Bytes>row, sizeof(row), hash64(<Bytes>row, sizeof(row), 0))
+
+    def add_all(self, rows):
+        """Return the numbers of rows (int64), given as three numbers each (int64) behind each other."""
+        cdef Memory memory = Memory(rows, "lq")
+        cdef Bytes at = <Bytes>memory.view.buf
+        cdef Py_ssize_t count = memory.count // 3, row
+        cdef object made = PyBytes_FromStringAndSize(NULL, 8 * count)
+        cdef int64_t* numbers = <int64_t*>PyBytes_AS_STRING(made)
+        for row in range(count):
+            numbers[row] = self._find(at + 24 * row, 24, hash64(at + 24 * row, 24, 0))
+        return np.frombuffer(made, np.int64)
 
     def columns(self, Py_ssize_t first):
         """Return users, applications and places of the rows from ``first`` on, arrays of int64."""
