@@ -49,9 +49,11 @@ class _Rows:
         """Draw the size of a dataset, spread over four decades."""
         return float(round(mean * self.generator.lognormal(0, 1.3)))
 
-    def copy(self, name: str, day: int, size: float, weights: np.ndarray) -> None:
+    def copy(
+        self, name: str, day: int, size: float, weights: np.ndarray, *, on_disk: bool = True
+    ) -> None:
         """Add one or two copies on disk and one on tape, made on ``day``."""
-        count = int(self.generator.integers(1, 3))
+        count = int(self.generator.integers(1, 3)) if on_disk else 0
         odds = weights / weights.sum() + 1 / len(self.sites)
         chosen = self.generator.choice(
             len(self.sites), count, replace=False, p=odds / odds.sum()
@@ -213,6 +215,70 @@ def seasons(seed: int, weeks: int = 30) -> World:
     return rows.world()
 
 
+def recalls(seed: int, weeks: int = 30) -> World:
+    """Most data lies on tape and is recalled to a disk for some weeks when a group asks,
+    read there in bursts by jobs that wait for it, and given back; a few calibration
+    datasets are read each night everywhere.
+    """
+    rows = _Rows(seed, 9, weeks)
+    draw = rows.generator
+    for number in range(500):
+        first = int(draw.integers(-300, rows.days - 14))
+        name, size = f"/Stream{number % 40:03}/Raw{number // 40}-v1/RAW", rows.size(1.5e12)
+        length, homes = rows.days - first, draw.dirichlet(np.full(9, 0.5))
+        means = np.zeros((length, 9))
+        for _ in range(int(draw.poisson(2))):
+            start = int(draw.integers(0, length))
+            sites = draw.choice(9, int(draw.integers(1, 3)), replace=False, p=homes + 1e-9)
+            # Half of the campaigns end with one pass, the others repeat it every ten days.
+            passes = 1 if draw.random() < 0.5 else int(draw.integers(2, 8))
+            for again in range(passes):
+                begin = start + 10 * again
+                means[begin : begin + 4, sites] += draw.lognormal(3, 0.7)
+        rows.copy(name, first, size, homes, on_disk=bool(draw.random() < 0.6))
+        rows.read(name, first, means, 0.01, size)
+    for number in range(60):
+        name, size = f"/Alignment{number:02}/Prompt-v{number}/ALCARECO", rows.size(2e10)
+        sites = draw.random(9) < 0.4
+        night = (np.arange(rows.days + 90) % 7 != 6)[:, None] * sites * draw.lognormal(1, 0.5)
+        rows.copy(name, -90, size, np.ones(9))
+        rows.read(name, -90, night, 0.2, size)
+    return rows.world()
+
+
+def outages(seed: int, weeks: int = 30) -> World:
+    """Few huge and many tiny datasets; popularity spreads from reader to reader and
+    dies, sites are down for days and their readers go elsewhere, holidays are empty.
+    """
+    rows = _Rows(seed, 16, weeks)
+    draw = rows.generator
+    is_up = np.ones((rows.days + 300, 16))
+    for site in range(16):
+        for start in draw.integers(0, len(is_up), 6).tolist():
+            is_up[start : start + int(draw.integers(2, 12)), site] = 0
+    for start in (300 + 60, 300 + 150):
+        is_up[start : start + 12] *= 0.1
+    for number in range(650):
+        first = int(draw.integers(-280, rows.days - 7))
+        name = f"/Tag{number % 75:03}/Pass{number % 9}-v{number}/{draw.choice(list(_TIERS))}"
+        size = rows.size(4e12 if draw.random() < 0.1 else 4e10)
+        length, homes = rows.days - first, draw.dirichlet(np.full(16, 0.3))
+        readers, pace = np.zeros(length), draw.lognormal(0.5, 0.8)
+        active = float(draw.poisson(1.5))
+        grows, ends = draw.uniform(0.02, 0.16), draw.uniform(0.04, 0.14)
+        for day in range(length):
+            readers[day] = active
+            active += draw.poisson(active * grows + 0.004) - draw.binomial(int(active), ends)
+            active = min(max(active, 0.0), 60.0)
+        up = is_up[300 + first :][:length] * homes
+        share = up / np.maximum(up.sum(1, keepdims=True), 1e-9)
+        share *= is_up[300 + first :][:length].max(1, keepdims=True)
+        rows.copy(name, first, size, homes)
+        part = float(draw.choice([0.001, 0.01]))
+        rows.read(name, first, readers[:, None] * pace * share, part, size)
+    return rows.world()
+
+
 def real_series(path: Path, seed: int) -> World:
     """The accesses of real datasets (day, dataset, accesses) at made sites of made sizes.
 
@@ -242,4 +308,6 @@ WORLDS: Final[dict[str, Callable[[int], World]]] = {
     "users": users,
     "workflows": workflows,
     "seasons": seasons,
+    "recalls": recalls,
+    "outages": outages,
 }
