@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
 
 from cmsspark.base.names import is_block
 from cmsspark.filesystems.storage import Files
-from cmsspark.sources.dumps import Dump, dump_at
+from cmsspark.settings import pseudonyms
+from cmsspark.settings.settings import Settings
+from cmsspark.sources.accounts import load_accounts
+from cmsspark.sources.dumps import Dump, choose_rucio_dump, dump_at
 from cmsspark.sources.formats.avro_table import CODE, ID, NUMBER, TablePiece, TableReader
+from cmsspark.sources.layout import Layout
 from cmsspark.sources.rses import Rses, load_sites
 from cmsspark.sources.rucio import LOCK_STATES, SCOPE, RucioReader, TableCounts, find_code
+from cmsspark.store.stored_columns import open_store
 
 #: Opens a file of a dump.
 Opener = Callable[[str], AbstractContextManager[IO[bytes]]]
@@ -136,3 +142,44 @@ def _opened_pieces(
 ) -> Iterator[TablePiece]:
     with opened(path) as stream:
         yield from read(stream, path)
+
+
+def read_rules(
+    settings: Settings,
+    day: date,
+    opened: Callable[[Files, str], AbstractContextManager[IO[bytes]]],
+    is_chosen: Callable[[str], bool],
+) -> tuple[list[dict[str, Any]], Dump]:
+    """Return what rules hold of chosen datasets, in the order of names, by the dump of
+    Rucio that belongs to a day, and this dump. People are pseudonyms. ``expires_at`` is
+    None in all rows if the dump does not know it.
+
+    Raises InputMissing (66) and NotReady (75) without a dump, DataError (65).
+    """
+    layout = Layout.from_settings(settings, settings.root)
+    files = open_store(layout.dump_location("rucio", "dated").folder, "cmsspark", settings)
+    dump = choose_rucio_dump(files, layout, day, ("RSES", "DATASET_LOCKS"))
+    held = read_holds(files, dump, settings.rses, partial(opened, files), is_chosen)
+    accounts = load_accounts()
+    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
+    is_known = any(blocks.has_expiry for blocks in held)
+
+    def row(blocks: HeldBlocks) -> dict[str, Any]:
+        of_class = accounts.account_class(blocks.account, blocks.account_type)
+        name, end = blocks.account, "never"
+        is_person = of_class in ("user", "unknown") and name is not None
+        if blocks.expires_ms is not None:
+            end = f"{datetime.fromtimestamp(blocks.expires_ms / 1000, UTC):%FT%TZ}"
+        return {
+            "block_count": blocks.block_count,
+            "state": blocks.states,
+            "expires_at": end if is_known else None,
+            "account_class": of_class,
+            "account": key.pseudonym(name) if is_person and name else name,
+            "rule_id": blocks.rule_id,
+            "rse": blocks.rse,
+            "dataset_name": blocks.dataset,
+        }
+
+    names = ("dataset_name", "rse", "rule_id")
+    return sorted(map(row, held), key=lambda entry: [entry[name] for name in names]), dump

@@ -4,22 +4,18 @@ last use; what would be lost with a storage element; and which rules hold a data
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
-from functools import partial
+from dataclasses import replace
+from datetime import date
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cmsspark.apps.ask.forecast import LIKELY, StoredForecast, forecast_or_none
 from cmsspark.apps.ask.use import Answer, Part, matching_names, page_address, read_frame
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.filesystems.storage import Files
-from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings
-from cmsspark.sources.accounts import load_accounts
-from cmsspark.sources.dumps import choose_rucio_dump
-from cmsspark.sources.layout import Layout
-from cmsspark.store.stored_columns import newest, newest_replicas, open_store
+from cmsspark.store.stored_columns import newest, newest_replicas
 
 if TYPE_CHECKING:
     import polars as pl
@@ -244,61 +240,27 @@ def holds(settings: Settings, root: str | None, dataset: str, day: date | None) 
     """
     from cmsspark.base.dates import today
     from cmsspark.counting.rollup import matches
-    from cmsspark.dumps.rucio_locks import HeldBlocks, read_holds
+    from cmsspark.dumps.rucio_locks import read_rules
     from cmsspark.run.catalogue_snapshots import opened
 
-    layout = Layout.from_settings(settings, root or settings.root)
-    folder = layout.dump_location("rucio", "dated").folder
-    files = open_store(folder, "cmsspark ask", settings)
-    dump = choose_rucio_dump(files, layout, day or today(), ("RSES", "DATASET_LOCKS"))
-    held_blocks = read_holds(
-        files,
-        dump,
-        settings.rses,
-        partial(opened, files),
-        lambda name: matches(name, [dataset]),
+    settings = replace(settings, root=root or settings.root)
+    rows, dump = read_rules(
+        settings, day or today(), opened, lambda name: matches(name, [dataset])
     )
-    if not held_blocks:
+    if not rows:
         raise InputMissing(
             f"no lock of a dataset {dataset!r}",
             where=dump.folder,
             found="locks of other datasets",
             next_step="cmsspark ask deletable SITE lists what no rule holds",
         )
-    accounts = load_accounts()
-    key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
-
-    def row(blocks: HeldBlocks) -> dict[str, Any]:
-        of_class = accounts.account_class(blocks.account, blocks.account_type)
-        name = blocks.account
-        is_person = of_class in ("user", "unknown") and name is not None
-        return {
-            "block_count": blocks.block_count,
-            "state": blocks.states,
-            "expires_at": "never"
-            if blocks.expires_ms is None
-            else f"{datetime.fromtimestamp(blocks.expires_ms / 1000, UTC):%FT%TZ}",
-            "account_class": of_class,
-            "account": key.pseudonym(name) if is_person and name else name,
-            "rule_id": blocks.rule_id,
-            "rse": blocks.rse,
-            "dataset_name": blocks.dataset,
-        }
-
-    rows = sorted(
-        map(row, held_blocks),
-        key=lambda entry: (entry["dataset_name"], entry["rse"], entry["rule_id"]),
-    )
-    if not any(blocks.has_expiry for blocks in held_blocks):
-        for entry in rows:
-            entry["expires_at"] = None
     counts = {name: len({entry[name] for entry in rows}) for name in ("rule_id", "account", "rse")}
     facts = [
         f"{pluralize(counts['rule_id'], 'rule')} of {pluralize(counts['account'], 'account')} at "
         f"{pluralize(counts['rse'], 'storage element')}",
         f"dump of Rucio: {dump.folder}",
     ]
-    if not any(blocks.has_expiry for blocks in held_blocks):
+    if all(entry["expires_at"] is None for entry in rows):
         facts.append("when they end is not known: the dump has no RULES of them")
     summary = {"dataset": dataset, "dump": dump.folder, **counts}
     part = Part("rules", "rows", rows, tuple(rows[0]))

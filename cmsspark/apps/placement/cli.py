@@ -7,12 +7,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cmsspark.base.errors import UsageError
+from cmsspark.base.errors import CmssparkError, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.base.text.terminal import echo_table, percent, pluralize, volume
@@ -24,6 +25,7 @@ from cmsspark.cli.options import (
     write_table,
 )
 from cmsspark.cli.period_options import period_options
+from cmsspark.settings.settings import load_settings
 
 if TYPE_CHECKING:
     from cmsspark.apps.placement.inputs import PlacementInputs
@@ -176,7 +178,8 @@ def recommend_command(
     inputs, limits = _inputs(**source)
     advice = recommend(inputs, limits)
     if as_rucio:
-        click.echo(json.dumps(rucio_rules(advice, activity), indent=1))
+        held = None if source["accesses"] else _held(advice, source["settings_file"])
+        click.echo(json.dumps(rucio_rules(advice, activity, held), indent=1))
     elif output is not None:
         write_table(advice.frame(), output)
         click.echo(output)
@@ -187,6 +190,22 @@ def recommend_command(
     else:
         click.secho(f"week from {advice.first_day} on, from {inputs.about}", bold=True)
         _echo_advice(advice, top)
+
+
+def _held(advice: Advice, settings_file: str | None) -> list[dict[str, Any]] | None:
+    """Return the rules that hold what can go, by the dump of Rucio; None without one."""
+    from cmsspark.dumps.rucio_locks import read_rules
+    from cmsspark.run.catalogue_snapshots import opened
+
+    names = {row.dataset for row in advice.rows if row.action == "remove"}
+    if not names:
+        return []
+    last_day = advice.first_day - timedelta(days=1)
+    try:
+        return read_rules(load_settings(settings_file), last_day, opened, names.__contains__)[0]
+    except CmssparkError as error:
+        click.echo(f"warning: rules are not known: {error.text()}", err=True)
+        return None
 
 
 def _echo_advice(advice: Advice, top: int) -> None:

@@ -9,7 +9,7 @@ less worth go. Plans of past weeks are judged by what their copies would have se
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -459,31 +459,38 @@ def recommend(inputs: PlacementInputs, limits: Limits = DEFAULT) -> Advice:
     return Advice(first_day, rows, of_sites, limits.lifetime)
 
 
-def rucio_rules(advice: Advice, activity: str) -> dict[str, Any]:
+def rucio_rules(
+    advice: Advice, activity: str, held: Iterable[Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
     """Return the plan as Rucio takes it: the bodies of POST /rules that make the copies,
-    and the copies that can go, which no rule holds as far as is known.
+    and the copies that can go, with the rules to end: those of ``held`` (as
+    :func:`cmsspark.dumps.rucio_locks.read_rules`) for the copy, None if not known.
     """
-
     add, remove = list[dict[str, Any]](), list[dict[str, Any]]()
+    rules: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for rule in held or ():
+        what = {name: rule[name] for name in ("rule_id", "account", "expires_at")}
+        rules[rule["dataset_name"], rule["rse"]].append(what)
     for row in advice.rows:
         did, rse = {"scope": SCOPE, "name": row.dataset}, rse_of_disk(row.site)
+        copy = {"did": did, "rse_expression": rse, "bytes": row.bytes}
         if row.action == "remove":
-            remove.append({"did": did, "rse_expression": rse, "bytes": row.bytes})
-        if row.action != "copy":
-            continue
-        ratio = None if row.benefit is None else row.benefit / max(row.bytes, 1)
-        served = "" if ratio is None else f", {ratio:.2f} bytes a byte expected"
-        body = {
-            "dids": [did],
-            "copies": 1,
-            "rse_expression": rse,
-            "grouping": "ALL",
-            "lifetime": advice.lifetime * 7 * 86_400,
-            "activity": activity,
-            "ask_approval": True,
-            "comment": f"cmsspark placement {advice.first_day}: {row.why}{served}",
-        }
-        add.append(body)
+            of_copy = None if held is None else rules[row.dataset, rse]
+            remove.append({**copy, "rules": of_copy})
+        elif row.action == "copy":
+            ratio = None if row.benefit is None else row.benefit / max(row.bytes, 1)
+            served = "" if ratio is None else f", {ratio:.2f} bytes a byte expected"
+            body = {
+                "dids": [did],
+                "copies": 1,
+                "rse_expression": rse,
+                "grouping": "ALL",
+                "lifetime": advice.lifetime * 7 * 86_400,
+                "activity": activity,
+                "ask_approval": True,
+                "comment": f"cmsspark placement {advice.first_day}: {row.why}{served}",
+            }
+            add.append(body)
     return {"add": add, "remove": remove}
 
 

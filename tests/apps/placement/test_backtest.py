@@ -14,7 +14,14 @@ import pytest
 from bench.placement import inputs_of
 from bench.placement_worlds import WORLDS
 from cmsspark.apps.placement.inputs import PlacementInputs
-from cmsspark.apps.placement.plan import Limits, backtest, expected, rse_of_disk
+from cmsspark.apps.placement.plan import (
+    Limits,
+    backtest,
+    expected,
+    recommend,
+    rse_of_disk,
+    rucio_rules,
+)
 from cmsspark.base.errors import InputMissing
 from tests.apps.placement.worlds import COLD, HOT, TB, A, B, copy, reads_of, run
 
@@ -104,6 +111,7 @@ def test_the_plan_as_rules_of_rucio(files: list[str]) -> None:
             "did": {"scope": "cms", "name": COLD},
             "rse_expression": B,
             "bytes": 10**12,
+            "rules": None,
         }
     ]
     with pytest.raises(jsonschema.ValidationError):
@@ -113,3 +121,17 @@ def test_the_plan_as_rules_of_rucio(files: list[str]) -> None:
         "T2_DE_DESY",
         "T0_CH_CERN_Disk",
     ]
+
+
+def test_copies_that_can_go_name_the_rules_that_hold_them() -> None:
+    world = WORLDS["users"](1)
+    inputs = inputs_of(world, 0.05)
+    full = replace(inputs, given_space={})
+    advice = recommend(full, Limits())
+    first, second, *_ = [row for row in advice.rows if row.action == "remove"]
+    rule = {"rule_id": "1f", "account": "wmcore_output", "expires_at": "never"}
+    at = {"dataset_name": first.dataset, "rse": rse_of_disk(first.site), "state": "ok"}
+    elsewhere = {"dataset_name": second.dataset, "rse": "T2_XX_Y", "state": "ok"}
+    held = [{**rule, **at}, {**rule, **elsewhere}]
+    removed = rucio_rules(advice, "Debug", held)["remove"]
+    assert [copy["rules"] for copy in removed[:2]] == [[rule], []]

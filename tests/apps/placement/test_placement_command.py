@@ -272,6 +272,20 @@ def test_plans_and_backtests_of_a_store(store: Path) -> None:
     assert early.exit_code == 0, early.output
 
 
+def test_without_a_dump_of_rucio_rules_to_end_are_not_known(store: Path) -> None:
+    (store / "cmsspark.yaml").write_text(f"root: {store}/none\nstate_dir: {store}/state\n")
+    words = ["--fout", str(store), "--settings", str(store / "cmsspark.yaml")]
+    size = dict.fromkeys(("present_bytes", "dataset_bytes"), 10**12)
+    counts = dict.fromkeys(("present_file_count", "present_block_count", "timestamp"), 1)
+    copy_of = {"day": FIRST, "dataset_name": COLD, "kind": "disk", "is_complete": True}
+    rows = [{**copy_of, **size, **counts, "site_name": site} for site in (A, B)]
+    store_table(store, "dbs_rucio", "dbs_rucio", FIRST + timedelta(days=41), rows)
+    (store / "s.csv").write_text(f"site,capacity\n{A},0.5TB\n")
+    shown = run("recommend", *words, "--space", str(store / "s.csv"), "--rucio")
+    assert [copy["rules"] for copy in json.loads(shown.stdout)["remove"]] == [None]
+    assert "warning: rules are not known: " in shown.stderr
+
+
 def test_age_and_since_of_stored_replicas(store: Path) -> None:
     """Copies that the snapshot of the cooldown before had not are since the newer one."""
     day = FIRST + timedelta(days=37)
