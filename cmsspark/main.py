@@ -129,7 +129,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
 #: The commands of ``cmsspark lab``.
 LAB: Final[Mapping[str, Entry]] = {
     "advise": (
-        "cmsspark.apps.monitor.findings.cli",
+        "cmsspark.apps.monitor.findings.advice",
         "command",
         "Advise on options of Spark for a job, from its runs.",
     ),

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cmsspark.base import efficiency
-from cmsspark.publish.completeness import SUFFIX
 from cmsspark.publish.document_schemas import document_schema
+from cmsspark.publish.documents import SUFFIX
 from cmsspark.sources.registry import STREAMS, STREAMS_BY_NAME, STREAMS_OF_JOBS
 
 #: Filters at the top of a dashboard, on fields that all its documents have.

@@ -18,10 +18,19 @@ from typing import Any, Final, NamedTuple
 
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.publish.batch_log import BatchLog, BatchState, Spool
-from cmsspark.publish.completeness import MAX_GONE_LISTED, SUFFIX, completeness_id, digest_pairs
-from cmsspark.publish.documents import WITHHELD, BadDocument, DocumentSpec, document, field_name
+from cmsspark.publish.document_schemas import valid_document
+from cmsspark.publish.documents import (
+    MAX_GONE_LISTED,
+    SUFFIX,
+    WITHHELD,
+    BadDocument,
+    DocumentSpec,
+    completeness_id,
+    digest_pairs,
+    document,
+    field_name,
+)
 from cmsspark.publish.search_index import Hit, SearchIndex, at_time, of_id, of_type
-from cmsspark.publish.validate import valid_document
 
 # Which documents of a day have to be sent: a comparison with what its destination was
 # last sent.

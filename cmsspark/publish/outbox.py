@@ -39,9 +39,17 @@ from cmsspark.publish.batch_log import (
     sync_folder,
 )
 from cmsspark.publish.comparison import Changes, open_changes
-from cmsspark.publish.completeness import DaySummary, completeness, completeness_id, digest_pairs
-from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, gone
-from cmsspark.publish.validate import valid_document, validator_for
+from cmsspark.publish.document_schemas import valid_document, validator_for
+from cmsspark.publish.documents import (
+    BadDocument,
+    DaySummary,
+    DocumentSpec,
+    canonical,
+    completeness,
+    completeness_id,
+    digest_pairs,
+    gone,
+)
 from cmsspark.settings.secrets import safe_text
 from cmsspark.store.run_history import set_aside, sqlite_files
 

@@ -31,12 +31,12 @@ from cmsspark.base.text.terminal import drop_stdout, echo_table, pluralize
 from cmsspark.cli.options import require_store
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import LocalFiles, is_local
+from cmsspark.publish.document_schemas import valid_document
 from cmsspark.publish.documents import BadDocument, DocumentSpec
 from cmsspark.publish.outbox import Outbox, SpoolResult, Totals
 from cmsspark.publish.publisher import Publisher, RetryPolicy, locations
 from cmsspark.publish.sink import PublishingSettings, Sink, SinkOptions, publishing_settings
 from cmsspark.publish.sinks import SINKS
-from cmsspark.publish.validate import valid_document
 from cmsspark.run.run_context import note_published
 from cmsspark.settings.secrets import safe_text
 from cmsspark.settings.settings import Settings

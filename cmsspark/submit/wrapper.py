@@ -28,9 +28,10 @@ from cmsspark.run.job_modules import job_in_file
 from cmsspark.settings import pseudonyms
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.own_jobs import JOBS, Job, find_job
-from cmsspark.submit import cmsspark_lines, latest_date, script_lines, several_days
+from cmsspark.submit import cmsspark_lines, script_lines
 from cmsspark.submit.arguments import Request, Signature, split
 from cmsspark.submit.command import Command, InstallPaths, build
+from cmsspark.submit.days import parse_days, run_days, with_latest, without_date
 from cmsspark.submit.explanation import counted_by_spark, explanation, uncompiled
 from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
 from cmsspark.submit.job_help import help_text, job_help, job_list, load_command
@@ -69,8 +70,8 @@ def run_spark(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     job = built_in(request.job)
     if request.has("--help"):
         return _echo(job_help(request.job, job))
-    if (days := several_days.parse_days(request, job)) is not None:
-        return several_days.run(request, days, environ)
+    if (days := parse_days(request, job)) is not None:
+        return run_days(request, days, environ)
     if job is None:
         if declares_avro(Path(request.job)):
             request.values.setdefault("--avro", [])
@@ -109,7 +110,7 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     request = replace(split(translation.argv, load_signature), argv=translation.argv)
     if translation.default_day is None:
         return request
-    return latest_date.without_date(
+    return without_date(
         request, job, translation.default_day, environ, functools.partial(job_options, job)
     )
 
@@ -157,7 +158,7 @@ def parse_typed(words: Sequence[str]) -> None:
         signature = load_signature(job.name) or {}
         argv = cmsspark_lines.translate([name, *words_of_job], job, signature, lambda: True).argv
         request = replace(split(argv, load_signature), argv=list(argv))
-        if (days := several_days.parse_days(request, job)) is not None:
+        if (days := parse_days(request, job)) is not None:
             request = split(_with_day(argv, f"--date={dates.compact(days[0])}"), load_signature)
         job_options(job, [word.replace("JOB", job.name) for word in request.arguments])
         return
@@ -195,7 +196,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     from cmsspark.submit.run_command import run
 
     if job is not None:
-        request = latest_date.resolved(request, job, environ, functools.partial(job_options, job))
+        request = with_latest(request, job, environ, functools.partial(job_options, job))
     options = {} if job is None else job_options(job, request.arguments)
     settings = load_settings(options.get("settings_file") or request.last("--settings"), environ)
     host = this_host(environ)

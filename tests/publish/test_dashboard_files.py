@@ -17,9 +17,8 @@ import pytest
 from cmsspark.base.dates import start_ms
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
-from cmsspark.publish.completeness import DaySummary, completeness
 from cmsspark.publish.document_schemas import document_schema
-from cmsspark.publish.documents import DocumentSpec, document
+from cmsspark.publish.documents import DaySummary, DocumentSpec, completeness, document
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store import results
 from cmsspark.store.query.database import Database

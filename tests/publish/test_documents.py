@@ -17,9 +17,16 @@ from hypothesis import strategies as st
 
 from cmsspark.base.errors import UsageError
 from cmsspark.base.schemas import stored_table
-from cmsspark.publish.completeness import DaySummary, completeness
-from cmsspark.publish.documents import BadDocument, DocumentSpec, canonical, document, gone
-from cmsspark.publish.validate import validator_for
+from cmsspark.publish.document_schemas import validator_for
+from cmsspark.publish.documents import (
+    BadDocument,
+    DaySummary,
+    DocumentSpec,
+    canonical,
+    completeness,
+    document,
+    gone,
+)
 from tests.publish.days import DAY, MANIFEST, SPEC, TIMESTAMP, row
 
 CLASSES = ("sync", "production", "user", "group", "service", "unknown")

@@ -13,9 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cmsspark.base.resources import resource
-from cmsspark.publish.document_schemas import document_schema, published_tables
+from cmsspark.publish.document_schemas import (
+    compile_check,
+    document_schema,
+    published_tables,
+    validator_for,
+)
 from cmsspark.publish.documents import BadDocument, document
-from cmsspark.publish.validate import compile_check, validator_for
 from tests.publish.days import SPEC, row
 from tools.generate import schema_files, stale_files
 

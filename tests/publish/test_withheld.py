@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cmsspark.publish.comparison import open_comparison
+from cmsspark.publish.document_schemas import validator_for
 from cmsspark.publish.documents import BadDocument, canonical, document, gone
-from cmsspark.publish.validate import validator_for
 from tests.publish.days import SPEC, row
 from tests.publish.test_publish_command import Place
 

@@ -12,8 +12,7 @@ import pytest
 
 from cmsspark.base import errors
 from cmsspark.base.schemas import stored_table
-from cmsspark.publish.completeness import DaySummary, completeness
-from cmsspark.publish.documents import DocumentSpec
+from cmsspark.publish.documents import DaySummary, DocumentSpec, completeness
 from tests.corpus import cases_avro
 from tests.corpus.avro_files import CRAB_FIELDS, container
 from tests.corpus.hostile import DAY

@@ -21,9 +21,10 @@ from cmsspark.run.request import NamePatterns
 from cmsspark.settings.settings import load_settings
 from cmsspark.sources.layout import Layout
 from cmsspark.store.own_jobs import JOBS, find_job
-from cmsspark.submit import script_lines, several_days
+from cmsspark.submit import script_lines
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.cmsspark_lines import Translation, translate
+from cmsspark.submit.days import parse_days
 from cmsspark.submit.wrapper import job_options, load_signature, run_spark
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -279,14 +280,10 @@ def test_an_old_option_without_its_value_is_a_usage_error(option: str) -> None:
 def test_a_range_of_days_is_one_run_a_day(text: str, equals: bool) -> None:
     words = [f"--date={text}"] if equals else ["--date", text]
     request = Request("dbs_aaa", argv=["dbs_aaa.py", *words, "--fout", "x"])
-    assert several_days.parse_days(request, JOBS["dbs_aaa"]) == [
-        date(2026, 1, day) for day in (14, 15, 16)
-    ]
+    assert parse_days(request, JOBS["dbs_aaa"]) == [date(2026, 1, day) for day in (14, 15, 16)]
     one_day = Request("dbs_aaa", argv=["dbs_aaa.py", "--date", "2026-01-14"])
-    assert several_days.parse_days(one_day, JOBS["dbs_aaa"]) is None
-    assert several_days.parse_days(request, None) is None, (
-        "a script of one's own has its own --date"
-    )
+    assert parse_days(one_day, JOBS["dbs_aaa"]) is None
+    assert parse_days(request, None) is None, "a script of one's own has its own --date"
 
 
 def test_days_after_one_that_failed_run_too(

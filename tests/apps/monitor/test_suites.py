@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cmsspark.apps.monitor.suites import pages as suite_pages
 from cmsspark.apps.monitor.suites.results import (
     Maxima,
     SuiteResult,
@@ -23,9 +22,12 @@ from cmsspark.apps.monitor.suites.results import (
     change_lines,
     compute_maxima,
     differences,
+    hosts_page,
     latest_by_size,
     load_result,
+    results_page,
     step_times,
+    trend_page,
 )
 from cmsspark.apps.monitor.suites.suite import Limit, read_suite
 from cmsspark.base.errors import InputMissing
@@ -318,9 +320,9 @@ def test_pages_escape_what_they_show() -> None:
     one = result("<b>1</b>", 2, 100, 1.0)
     rows = [ProcessSample("r", 1, "<i>h</i>", 1, 0, 0, "java", rss_bytes=5)]
     texts = [
-        suite_pages.results_page(one, rows, [one, one]),
-        suite_pages.trend_page("<u>s</u>", [one]),
-        suite_pages.hosts_page(rows, int(time.time() * 1000), [("<s>x</s>", "y")]),
+        results_page(one, rows, [one, one]),
+        trend_page("<u>s</u>", [one]),
+        hosts_page(rows, int(time.time() * 1000), [("<s>x</s>", "y")]),
     ]
     for text in texts:
         for tag in ("<b>", "<i>", "<u>", "<s>"):
@@ -333,10 +335,10 @@ def test_a_trend_has_a_line_for_each_input_size() -> None:
         for release in "12"
         for rss, size in ((5, 10.0), (900, 1000.0))
     ]
-    page = suite_pages.trend_page("s", results)
+    page = trend_page("s", results)
     assert page.count("<polyline") == 4, "memory and seconds"
     assert "a, 10<" in page and "a, 1000<" in page and ">a<" not in page
-    assert ">a<" in suite_pages.trend_page("s", [result("1", 2, 100)])
+    assert ">a<" in trend_page("s", [result("1", 2, 100)])
 
 
 def test_containers_of_a_role_are_those_in_which_it_runs() -> None:
@@ -348,7 +350,7 @@ def test_containers_of_a_role_are_those_in_which_it_runs() -> None:
             (3, "python_worker", "c1"),
         )
     ]
-    cells = re.findall(r"<td[^>]*>([^<]*)</td>", suite_pages.hosts_page(rows, 1, []))
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", hosts_page(rows, 1, []))
     of_role = {cells[place]: cells[place + 2] for place in range(2, len(cells), 9)}
     assert of_role == {"java_executor": "2", "python_worker": "1"}
 

@@ -25,9 +25,8 @@ from cmsspark.base.periods import between, named
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.main import command
-from cmsspark.publish.document_schemas import document_schema
+from cmsspark.publish.document_schemas import document_schema, validator_for
 from cmsspark.publish.documents import DocumentSpec, document
-from cmsspark.publish.validate import validator_for
 from cmsspark.store import lease, results, staged_runs
 from cmsspark.store import stored_days as stored
 from tests.apps.usage.periods import OF_WEEK, WEEK, output_of, rows_of, run, whole_week

@@ -23,14 +23,16 @@ from cmsspark.apps.monitor.lint.habits import (
     written_tables,
 )
 from cmsspark.apps.monitor.lint.names import (
+    GROUPS,
     OtherLibraries,
     SharedNames,
+    Tables,
     UdfNames,
+    Values,
     arrow_is_set,
     uses_spark,
 )
 from cmsspark.apps.monitor.lint.rules import WORDS, Problem, is_silenced, silenced_lines
-from cmsspark.apps.monitor.lint.tables import GROUPS, Tables, Values
 
 _ALL_VALUES: Final = WORDS["all_values"]
 _FETCHES: Final = WORDS["fetches"]

@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from cmsspark.apps.monitor.lint.names import Values
 from cmsspark.apps.monitor.lint.rules import WORDS
-from cmsspark.apps.monitor.lint.tables import Values
 
 _HARD: Final = WORDS["hard"]
 _FETCHES: Final = WORDS["fetches"]
@@ -217,7 +217,7 @@ def has_one_connection(call: ast.Call, name: str, values: Values) -> bool:
 
 def _is_query(arguments: list[ast.expr], values: Values) -> bool:
     """Return whether a table is a query that the database makes small."""
-    from cmsspark.apps.monitor.lint.tables import SMALL_QUERY, sql_text
+    from cmsspark.apps.monitor.lint.names import SMALL_QUERY, sql_text
 
     return any(
         SMALL_QUERY.search(sql_text(values.resolved(argument_or_call)).strip("() "))

@@ -52,8 +52,7 @@ def run_command(suite_file: Path, release: str, settings_file: str | None) -> in
     65 for a broken limit.
     """
     from cmsspark.apps.monitor.suites.results import broken_limits, load_result
-    from cmsspark.apps.monitor.suites.run import SuiteRunner
-    from cmsspark.apps.monitor.suites.suite import read_suite
+    from cmsspark.apps.monitor.suites.suite import SuiteRunner, read_suite
 
     if not release.strip() or not release.isprintable() or len(release) > _LONGEST_RELEASE:
         raise UsageError(
@@ -88,23 +87,15 @@ def run_command(suite_file: Path, release: str, settings_file: str | None) -> in
 
 
 def _echo_result(result: SuiteResult) -> None:
+    from cmsspark.apps.monitor.suites.results import MAXIMA
     from cmsspark.apps.monitor.suites.suite import size_text
 
     run = result.run
     size = f", size {size_text(run.input_size)}" if run.input_size else ""
     click.echo(f"{run.run}  {run.suite}, release {run.release}{size}: {run.status}")
-    rows: list[tuple[object, ...]] = [
-        (
-            step,
-            role,
-            top.processes,
-            f"{top.cpu_percent:,.0f}",
-            volume(top.virtual_bytes),
-            volume(top.rss_bytes),
-            volume(top.pss_bytes),
-            result.seconds(step) if role == "all" else None,
-        )
-        for (step, role), top in result.maxima.items()
+    rows = [
+        (*row, result.seconds(step) if role == "all" else None)
+        for (step, role), row in zip(result.maxima, result.maxima_rows, strict=True)
     ]
     # A step that is shorter than the interval has no sample.
     sampled = {step for step, _ in result.maxima}
@@ -113,11 +104,7 @@ def _echo_result(result: SuiteResult) -> None:
         for time in result.steps
         if time.name not in sampled
     ]
-    heads = (
-        *("step", "role", "processes", "CPU % max", "virtual max", "RSS max", "PSS max"),
-        *("seconds",),
-    )
-    echo_table(heads, rows, texts=(0, 1), optional=(2, 6), indent="  ")
+    echo_table((*MAXIMA, "seconds"), rows, texts=(0, 1), optional=(2, 6), indent="  ")
     for line in result.findings:
         click.echo(f"  {line}")
 
@@ -239,8 +226,7 @@ def results_command(
     by size.
     """
     from cmsspark.apps.monitor.processes.collector import with_one_clock
-    from cmsspark.apps.monitor.suites.pages import results_page
-    from cmsspark.apps.monitor.suites.results import latest_by_size
+    from cmsspark.apps.monitor.suites.results import latest_by_size, results_page
 
     with _database(load_settings(settings_file).state_dir) as database:
         results = list(latest_by_size(database, suite, release).values())
@@ -261,8 +247,7 @@ def results_command(
 @_page_options
 def trend_command(suite: str, limit: int, out: Path | None, settings_file: str | None) -> None:
     """Write the page with the trend over the last runs of SUITE."""
-    from cmsspark.apps.monitor.suites.pages import trend_page
-    from cmsspark.apps.monitor.suites.results import load_result, load_runs
+    from cmsspark.apps.monitor.suites.results import load_result, load_runs, trend_page
 
     with _database(load_settings(settings_file).state_dir) as database:
         results = [
@@ -277,7 +262,7 @@ def hosts_command(out: Path | None, settings_file: str | None) -> None:
     """Write the page of the nodes as their monitors saw them last."""
     import psutil
 
-    from cmsspark.apps.monitor.suites.pages import hosts_page
+    from cmsspark.apps.monitor.suites.results import hosts_page
 
     with _database(load_settings(settings_file).state_dir) as database:
         samples = database.latest_samples()
