@@ -19,8 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cmsspark.apps.demo.condor_records import _filler, _Jobs
-from cmsspark.apps.demo.cost_records import cost_fields
+from cmsspark.apps.demo.condor_records import _filler, _Jobs, cost_fields
 from cmsspark.apps.demo.world import World, make_world
 from cmsspark.base.dates import start_ms
 

@@ -22,6 +22,12 @@ _CORE_JAR = re.compile(r"spark-core_(\d+\.\d+)-(\d+\.\d+\.\d+.*)\.jar")
 _UNLIMITED = 1 << 60
 
 
+def say(text: str) -> None:
+    """Write a line for the person at the terminal."""
+    sys.stderr.write(f"run_spark: {text}\n")
+    sys.stderr.flush()
+
+
 @dataclass(frozen=True)
 class Spark:
     """An installation of Spark: its folder, version, and the Scala version of its jars."""

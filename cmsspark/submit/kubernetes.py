@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import re
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -26,6 +25,7 @@ from cmsspark.base import extras
 from cmsspark.base.errors import CmssparkError, NotReady, SettingsError, UsageError
 from cmsspark.settings.pseudonyms import KEY_FILE
 from cmsspark.submit.command import KEY_OPTION, POD_OPTION, Command
+from cmsspark.submit.host import say
 from cmsspark.submit.spark_options import cluster_defaults
 
 _UPLOAD: Final = "spark.kubernetes.file.upload.path"
@@ -181,7 +181,7 @@ class RunSecret:
         if self._watcher is not None:
             self._watcher.join(_TIMEOUT_S)
         if not is_waited_for and self._is_owned and self._is_made:
-            _log(
+            say(
                 f"the Secret {self._name} goes with the pod {self._pod}, which has not started yet"
             )
             return
@@ -223,7 +223,7 @@ class RunSecret:
             self._is_made = False
             return
         if self._is_made:
-            _log(
+            say(
                 f"the Secret {self._name} could not be deleted: "
                 f"kubectl -n {self._namespace} delete secret {self._name}"
             )
@@ -293,10 +293,6 @@ def _connect(options: Mapping[str, str], environ: Mapping[str, str]) -> Any:
             setattr(configuration, attribute, file)
     configuration.retries = 1
     return client.CoreV1Api(client.ApiClient(configuration))
-
-
-def _log(text: str) -> None:
-    sys.stderr.write(f"run_spark: {text}\n")
 
 
 def kubernetes_refusal(text: str) -> CmssparkError | None:

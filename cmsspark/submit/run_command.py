@@ -27,6 +27,7 @@ from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.engines.refusals import refusal
 from cmsspark.submit.command import JAVA_OPTIONS, Command, with_env
+from cmsspark.submit.host import say
 from cmsspark.submit.kubernetes import RunSecret, kubernetes_refusal
 from cmsspark.submit.yarn import (
     MARK,
@@ -161,7 +162,7 @@ def run(
             watch_tree(os.getpid())
         _become(command)
     reader, writer = os.pipe()
-    application = Application(_log) if command.is_on_yarn else None
+    application = Application(say) if command.is_on_yarn else None
     is_on_kubernetes = (command.options.get("spark.master") or "").startswith("k8s:")
     command = _with_channels(command, environ, 2 if sys.stderr.isatty() else writer)
     if command.mode == "cluster":
@@ -212,17 +213,17 @@ def run(
             int(Exit.NOT_READY) if code is None else code, application.id if application else None
         )
         for text in measure.ending_lines():
-            _log(text)
+            say(text)
     if reason is not None:
-        _log(reason.text())
+        say(reason.text())
         return int(reason.exit_code)
     interrupted = bool(forward.received)
     if interrupted:
-        _log(_interrupted(command, application))
+        say(_interrupted(command, application))
     if interrupted or code is None:
         return int(Exit.NOT_READY)
     if code < 0:
-        _log(f"the driver was ended from outside by {signal.Signals(-code).name} (out of memory?)")
+        say(f"the driver was ended from outside by {signal.Signals(-code).name} (out of memory?)")
         return int(Exit.NOT_READY)
     if code != 0 and watch.unresolved:
         _show_unresolved(watch.unresolved)
@@ -238,10 +239,10 @@ def run(
             else kubernetes_refusal(watch.tail)
         )
         if reason is not None:
-            _log(reason.text())
+            say(reason.text())
             return int(reason.exit_code)
     if code != 0 and is_on_kubernetes and (error := _CLIENT_SAID.findall(watch.tail)):
-        _log(f"spark-submit ended with {code}: {error[-1][:600]}")
+        say(f"spark-submit ended with {code}: {error[-1][:600]}")
     if (
         application is not None
         and application.id
@@ -251,7 +252,7 @@ def run(
         reason = _show_last_error(application.id, command, environ, application.failed)
         # The driver only saw that the application ended: what a setting causes comes again.
         if reason is not None and code == Exit.NOT_READY and reason.exit_code == Exit.SETTINGS:
-            _log(reason.text())
+            say(reason.text())
             return int(Exit.SETTINGS)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
 
@@ -278,11 +279,6 @@ def _with_channels(command: Command, environ: Mapping[str, str], descriptor: int
         return command
     own_options = command.env.get("SPARK_SUBMIT_OPTS") or environ.get("SPARK_SUBMIT_OPTS") or ""
     return with_env(command, SPARK_SUBMIT_OPTS=f"{_LOG_YARN} {own_options}".strip())
-
-
-def _log(text: str) -> None:
-    sys.stderr.write(f"run_spark: {text}\n")
-    sys.stderr.flush()
 
 
 def _wait(
@@ -344,7 +340,7 @@ def _end_application(
     """End an application and its driver here."""
     assert application is not None
     if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
-        _log(f"  {application.id} could not be ended: yarn application -kill {application.id}")
+        say(f"  {application.id} could not be ended: yarn application -kill {application.id}")
     for pid in [*descendants(child.pid), child.pid]:
         with_signal(pid, signal.SIGTERM)
 
@@ -358,8 +354,8 @@ def _give_up(
     assert application is not None
     nodes = active_nodes(environ)
     cluster_text = "" if nodes is None else f"; the cluster has {nodes} active nodes"
-    _log(f"YARN did not start the application within {command.start_within:.0f} s{cluster_text}")
-    _log(
+    say(f"YARN did not start the application within {command.start_within:.0f} s{cluster_text}")
+    say(
         "  next: run it again later, or with another --queue, or let it wait longer with --start-within"
     )
     _end_application(child, application, command, environ)
@@ -392,23 +388,23 @@ def _end_on_yarn(
     if application.id is None or application.state is None:
         if reason is not None:
             # The client refused it, or YARN did: there are no logs.
-            _log(reason.text())
+            say(reason.text())
             return int(reason.exit_code)
         if application.id is None:
             return watch.status or code
     if code == 0:
-        _log(
+        say(
             f"{application.id} {'succeeded' if application.state == 'FINISHED' else 'is on its way'}"
         )
         return 0
-    _log(
+    say(
         f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is given'}"
     )
     refused = _show_last_error(application.id, command, environ)
     if job_code in (None, *_VAGUE_CODES):
         reason = reason or refused
     if reason is not None:
-        _log(reason.text())
+        say(reason.text())
         return int(reason.exit_code)
     return watch.status or application.exit_code()
 
@@ -423,7 +419,7 @@ def _show_last_error(
     name, error = last_error({container: logs[container]} if container in logs else logs)
     if error:
         sys.stderr.write(f"{name} wrote:\n  " + error.replace("\n", "\n  ") + "\n")
-    _log(f"all it wrote: yarn logs -applicationId {application}")
+    say(f"all it wrote: yarn logs -applicationId {application}")
     stderr = logs.get(name, {}).get("stderr", "")
     return refusal(error) or refusal(stderr, only_lasting=True)
 

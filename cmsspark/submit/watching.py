@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from cmsspark.store.own_jobs import Job
 from cmsspark.submit import yarn
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.command import Command
+from cmsspark.submit.host import say
 from cmsspark.submit.spark_options import cluster_defaults
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def measuring(
         spark_home = Path(command.argv[0]).resolve().parents[1]
         options = {**cluster_defaults(spark_home, environ), **options}
     measure = spark_watch.begin(
-        settings.state_dir, name, options, has_jvm=command.mode != "python", log=_log
+        settings.state_dir, name, options, has_jvm=command.mode != "python", log=say
     )
     if measure is not None and command.is_on_yarn:
         measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)
@@ -130,7 +130,3 @@ def watching_processes(
         return processes_watch.start_thread(root, options)
 
     return start
-
-
-def _log(text: str) -> None:
-    sys.stderr.write(f"run_spark: {text}\n")

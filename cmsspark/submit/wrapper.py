@@ -33,7 +33,15 @@ from cmsspark.submit.arguments import Request, Signature, split
 from cmsspark.submit.command import Command, InstallPaths, build
 from cmsspark.submit.days import parse_days, run_days, with_latest, without_date
 from cmsspark.submit.explanation import counted_by_spark, explanation, uncompiled
-from cmsspark.submit.host import Host, check_java, declares_avro, find_java, find_spark, this_host
+from cmsspark.submit.host import (
+    Host,
+    check_java,
+    declares_avro,
+    find_java,
+    find_spark,
+    say,
+    this_host,
+)
 from cmsspark.submit.job_help import help_text, job_help, job_list, load_command
 
 USAGE = "run_spark JOB [wrapper options] [job options]"
@@ -106,7 +114,7 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
 
     translation = cmsspark_lines.translate(argv, job, load_signature(job.name) or {}, has_root)
     for note in translation.notes:
-        sys.stderr.write(f"run_spark: {note}\n")
+        say(note)
     request = replace(split(translation.argv, load_signature), argv=translation.argv)
     if translation.default_day is None:
         return request
@@ -124,7 +132,7 @@ def _without_launcher(argv: Sequence[str]) -> Sequence[str]:
         Path(following[0]).name in _LAUNCHERS or re.fullmatch(r"[A-Z_]+=\S*", following[0])
     ):
         word = following.pop(0)
-        sys.stderr.write(f"run_spark: {word.partition('=')[0]} is not needed in this line\n")
+        say(f"{word.partition('=')[0]} is not needed in this line")
     return following
 
 
@@ -249,7 +257,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
             yarn.check_nodes(environ)
             command = cluster_checks.checked(command, environ)
     for note in command.notes:
-        sys.stderr.write(f"run_spark: {note}\n")
+        say(note)
     measure = watching.measuring(command, request, job, settings, environ)
     return run(
         command, environ, watching.watching_processes(request, settings, environ, measure), measure

@@ -17,7 +17,7 @@ import numpy as np
 from isal import isal_zlib
 
 from cmsspark.apps.demo.activity import STREAMS, Stream
-from cmsspark.apps.demo.cost_records import write_reports
+from cmsspark.apps.demo.condor_records import write_reports
 from cmsspark.apps.demo.logs import CONDOR, Counts, LogLayout, find_log_folder, pieces, write_piece
 from cmsspark.apps.demo.narration import forked_map
 from cmsspark.apps.demo.world import World, make_world

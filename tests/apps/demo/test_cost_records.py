@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cmsspark.apps.demo.condor_records import condor_lines
-from cmsspark.apps.demo.cost_records import report_folder, report_lines
+from cmsspark.apps.demo.condor_records import condor_lines, report_folder, report_lines
 from cmsspark.apps.demo.world import make_world
 from cmsspark.apps.jobs_cost.feeds import CONDOR, WMARCHIVE
 from tests.apps.jobs_cost.cells import count, rows

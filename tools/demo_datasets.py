@@ -1,4 +1,4 @@
-"""How ``datasets.csv.gz`` was made: ``python -m cmsspark.apps.demo.compress
+"""How ``datasets.csv.gz`` was made: ``python -m tools.demo_datasets
 OPEN_DATA.csv ACCESSES.csv OUT.csv.gz``.
 
 From two public tables: names, events, files and bytes of datasets in the CERN Open Data
