@@ -177,6 +177,24 @@ def test_paper_has_all_columns_and_no_empty_first_page(chromium: Any, dashboard:
     page.close()
 
 
+def test_the_matrix_of_sites_fits_on_paper(chromium: Any, dashboard: Running) -> None:
+    page = chromium.new_page(viewport={"width": 718, "height": 1_000})
+    page.set_default_timeout(PATIENCE)
+    opened(page, dashboard, "sites")
+    page.emulate_media(media="print")
+    # As many columns as the page shows of a real store, with names as long as there.
+    page.evaluate("""() => document.querySelectorAll('.heat tr').forEach((row, line) => {
+      while (row.children.length < 16) {
+        const cell = row.lastElementChild.cloneNode(true);
+        cell.textContent = line ? '12,345' : 'T2_UK_SGrid_RALPP';
+        row.append(cell);
+      }
+    })""")
+    assert page.locator(".heat th").first.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+    page.close()
+
+
 def test_on_a_phone_the_decisive_columns_are_in_view(page: Any, dashboard: Running) -> None:
     page.set_viewport_size({"width": 390, "height": 850})
     opened(page, dashboard, "popularity")

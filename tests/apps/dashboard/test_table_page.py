@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from tests.apps.dashboard.conftest import Running
-from tests.apps.dashboard.stores import LAST
+from cmsspark.apps.usage import period as period_run
+from cmsspark.base.periods import between
+from cmsspark.settings.settings import load_settings
+from tests.apps.dashboard.conftest import Running, serving
+from tests.apps.dashboard.stores import LAST, partial_rows, store_day
 from tests.apps.dashboard.test_pages import get
 
 
@@ -70,3 +75,17 @@ def test_a_value_is_never_part_of_the_query(dashboard: Running) -> None:
     parameters = {"table": "data_aggregation", "where": "site_name", "value": value}
     status, text, _ = get(dashboard, "table", **parameters)
     assert status == 200 and "No row fits" in text
+
+
+def test_a_period_whose_days_have_changed_is_told(tmp_path: Path) -> None:
+    store, settings = tmp_path / "store", load_settings(None, {"HOME": str(tmp_path)})
+    for back in range(2):
+        store_day(store, LAST - timedelta(days=back), partial_rows(LAST, count=20))
+    period = between(LAST - timedelta(days=1), LAST)
+    period_run.run(period, str(store), settings)
+    with serving(store, tmp_path) as running:
+        address = {"table": "period_aggregation", "when": str(period)}
+        assert "have changed" not in get(running, "table", **address)[1]
+        store_day(store, LAST, partial_rows(LAST, count=30))
+        text = get(running, "table", **address)[1]
+    assert f"Days of {period} have changed since these rows were made (run again: {LAST})" in text

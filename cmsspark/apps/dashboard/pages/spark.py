@@ -81,13 +81,19 @@ def _sections(run: RunView) -> list[Section]:
             )
         )
     if measured is not None and measured.samples:
-        sections.append(Section("Memory over time", [parts.memory_over_time(measured)]))
+        about = (
+            "As the run saw itself: its driver and its Python workers on the host of the driver."
+            " The used heap is a part of the driver's JVM."
+        )
+        sections.append(Section("Memory over time", [parts.memory_over_time(measured)], about))
     if run.samples:
         sections.append(
             Section(
                 "Memory of all processes",
                 [parts.roles_over_time(run, "rss_bytes")],
-                "Also the Python of a driver in client mode, which Spark does not see. Shared pages count twice.",
+                "As a monitor saw them: every process of the run on all its hosts, also executors, the"
+                " launcher and the Python of a driver in client mode, which Spark does not see. It is"
+                " more than the run's own figures above. Shared pages count twice.",
             )
         )
         sections.append(

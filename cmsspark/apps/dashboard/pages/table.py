@@ -12,9 +12,13 @@ import pyarrow as pa
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import choice_parameter, text_parameter
-from cmsspark.base import schemas
+from cmsspark.base import periods, schemas
 from cmsspark.base.errors import UsageError
+from cmsspark.filesystems.storage import LocalFiles
+from cmsspark.store import results
+from cmsspark.store.own_jobs import JOBS
 from cmsspark.store.query.table_views import DAYS
+from cmsspark.store.stored_days import CurrentRuns, stale, stored_periods
 
 #: Rows of a download, and days of the chart.
 DOWNLOADED, CHARTED = 200_000, 400
@@ -76,7 +80,25 @@ def view(request: PageRequest) -> ui.Content:
         ui.Control("value", "Value", condition.value, kind="text"),
         ui.Control("sum", "Chart", measure, [("", "none"), *zip(measures, measures, strict=True)]),
     ]
-    return ui.Content("Table", sections, table.about, controls)
+    return ui.Content(
+        "Table", sections, table.about, controls, _stale_notes(request, table.name, interval)
+    )
+
+
+def _stale_notes(request: PageRequest, table: str, interval: str) -> list[ui.Note]:
+    """Return a note on a period whose days have changed since its rows were made."""
+    if not isinstance(period := periods.named(interval), periods.Period):
+        return []
+    files, fout = LocalFiles(), request.database.fout
+    notes = []
+    for job in JOBS.values():
+        if job.of_days and table in job.tables and period in stored_periods(files, fout, job.name):
+            manifest = results.current(files, fout, job.name, job.tables[0], period).manifest
+            days = CurrentRuns(files, fout, job.of_days).find(period)
+            if changed := "; ".join(stale(manifest, days)):
+                text = f"Days of {interval} have changed since these rows were made ({changed})."
+                notes.append(ui.Note(f"{text} Run: run_spark {job.name}", "warn"))
+    return notes
 
 
 def _stored(request: PageRequest) -> dict[str, list[str]]:
