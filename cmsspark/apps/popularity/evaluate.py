@@ -43,6 +43,9 @@ _LEAST_SLOPE: Final = 0.2
 #: How far weeks differ, as the variance of their logarithms of the odds, before there
 #: are several of them. It counts as two weeks.
 _WEEKS_DIFFER: Final = 0.25
+#: Squared misses of the mean forecast, and of the share of the week before, before any
+#: week was seen.
+_MISSES_BEFORE: Final = (0.02, 0.1)
 #: Probabilities nearer to 0 and 1 are calibrated as these.
 _LEAST: Final = 1e-6
 
@@ -67,7 +70,9 @@ def fit(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Fitted:
     """
     before = weeks.until(day)
     model, training = _fit_raw(before, day, model_name, seed)
-    return Fitted(model_name, model, _find_calibration(before, day, model_name, seed), training)
+    raw = of_population(before, day, model.predict)
+    weights = _find_calibration(before, day, model_name, seed, raw)
+    return Fitted(model_name, model, weights, training)
 
 
 def _fit_raw(before: Weeks, day: int, model_name: str, seed: int) -> tuple[Model, Training]:
@@ -85,16 +90,33 @@ def past_days(day: int, label: Label) -> list[int]:
     return [past_day for past_day in days if past_day >= FIRST_DAY + label.days]
 
 
-def _find_calibration(before: Weeks, day: int, model_name: str, seed: int) -> Array | None:
-    """Return the calibration by the forecasts of the last weeks that are over on
-    ``day``, each from what was known before it; None without one.
+def _find_calibration(
+    before: Weeks, day: int, model_name: str, seed: int, raw: Array
+) -> Array | None:
+    """Return the calibration of ``raw`` by the forecasts of the last weeks that are over
+    on ``day``, each from what was known before it; None without one.
     """
-    past = []
+    past, earlier_shares = [], []
     for past_day in () if model_name == PERSISTENCE else past_days(day, before.label):
-        raw = raw_forecast(before, past_day, model_name, seed=seed)
-        entered = ~np.isnan(raw)
-        past.append((raw[entered], before.label.mark(before.series, past_day)[entered]))
-    return calibration(past) if past else None
+        forecast = raw_forecast(before, past_day, model_name, seed=seed)
+        entered = ~np.isnan(forecast)
+        past.append((forecast[entered], before.label.mark(before.series, past_day)[entered]))
+        earlier_shares.append(_newest_share(before, past_day))
+    if not past:
+        return None
+    newest = _newest_share(before, day)
+    return with_newest_share(calibration(past), past, earlier_shares, raw, newest)
+
+
+def _newest_share(before: Weeks, day: int) -> float:
+    """Return the share of popular datasets in the last weeks that are over on ``day``."""
+    first = day - before.label.days
+    return _share(before.label.mark(before.series, first)[before.population(first)])
+
+
+def _share(values: Array) -> float:
+    """Return the mean, never 0 or 1."""
+    return float((values.sum() + 0.5) / (len(values) + 1))
 
 
 def raw_forecast(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Array:
@@ -126,7 +148,7 @@ def predict(weeks: Weeks, day: int, model_name: str, *, seed: int = 0) -> Array:
     """
     before = weeks.until(day)
     raw = raw_forecast(before, day, model_name, seed=seed)
-    return calibrated(raw, _find_calibration(before, day, model_name, seed))
+    return calibrated(raw, _find_calibration(before, day, model_name, seed, raw))
 
 
 def calibration(past: Sequence[tuple[Array, Array]]) -> Array:
@@ -149,6 +171,35 @@ def calibration(past: Sequence[tuple[Array, Array]]) -> Array:
     return np.append(slopes, shifts.mean() * max(1 - by_chance, 0.0))
 
 
+def with_newest_share(
+    weights: Array,
+    past: Sequence[tuple[Array, Array]],
+    earlier_shares: Sequence[float],
+    raw: Array,
+    newest: float,
+) -> Array:
+    """Return the calibration of ``raw`` shifted so that its mean is between the mean
+    forecast and ``newest``, the share of popular datasets in the newest week.
+
+    Of both counts more what was nearer, in the past weeks, to the share that they had;
+    ``earlier_shares`` are those of the weeks before them.
+    """
+    misses = np.array(_MISSES_BEFORE)
+    for (forecast, labels), earlier in zip(past, earlier_shares, strict=True):
+        guesses = _odds([_share(calibrated(forecast, weights)), earlier])
+        misses += (guesses - _odds(_share(labels))) ** 2
+    of_newest = misses[0] ** 3 / (misses**3).sum()
+    entered = calibrated(raw[~np.isnan(raw)], weights)
+    aim = (1 - of_newest) * _odds(_share(entered)) + of_newest * _odds(newest)
+    # By halves, as the mean rises with the shift.
+    low, high = -10.0, 10.0
+    for _ in range(40):
+        shift = (low + high) / 2
+        is_below = _odds(_share(sigmoid(_odds(entered) + shift))) < aim
+        low, high = (shift, high) if is_below else (low, shift)
+    return np.append(weights[:3], weights[3] + low)
+
+
 def calibrated(raw: Array, weights: Array | None) -> Array:
     """Return probabilities after the calibration, in the same order."""
     return raw if weights is None else sigmoid(_pieces(raw) @ weights[:3] + weights[3])
@@ -158,10 +209,15 @@ def _pieces(probability: Array) -> Array:
     """Return the logarithm of the odds as the sum of three columns: its part below, between
     and above :data:`_ENDS`.
     """
-    clipped = np.clip(probability, _LEAST, 1 - _LEAST)
-    odds = np.log(clipped / (1 - clipped))
+    odds = _odds(probability)
     between = np.clip(odds, -_ENDS, _ENDS)
     return np.stack([np.minimum(odds + _ENDS, 0), between, np.maximum(odds - _ENDS, 0)], axis=1)
+
+
+def _odds(probability: Array | Sequence[float] | float) -> Array:
+    """Return the logarithm of the odds."""
+    clipped = np.clip(probability, _LEAST, 1 - _LEAST)
+    return np.asarray(np.log(clipped / (1 - clipped)))
 
 
 def check_later_days(weeks: Weeks, days: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from cmsspark.apps.popularity.cli import command
-from cmsspark.apps.popularity.evaluate import calibrated, calibration, fit
+from cmsspark.apps.popularity.evaluate import calibrated, calibration, fit, with_newest_share
 from cmsspark.apps.popularity.forecast import expected, predictions, reasons
 from cmsspark.apps.popularity.models import sigmoid
 from cmsspark.apps.popularity.scores import metrics, warnings, with_baselines
@@ -134,6 +134,23 @@ def test_what_all_of_a_week_did_is_believed_as_far_as_weeks_agree() -> None:
         weeks = [(sigmoid(raw), labels[week]) for week, raw in enumerate(odds)]
         shifts[name] = calibration(weeks)[3]
     assert shifts["alike"] > 1.2 and shifts["by turns"] == 0
+
+
+def test_a_forecast_follows_the_newest_week_where_such_weeks_foretold_the_next() -> None:
+    """Shares wander from .3 to .7; the forecasts know nothing of it, or all of it."""
+    generator = np.random.default_rng(3)
+    shares, none = [0.3, 0.4, 0.5, 0.6, 0.7], np.array([1.0, 1, 1, 0])
+    labels = [(generator.random(2000) < share).astype(float) for share in shares]
+    raw = {"unaware": [0.5] * 5, "aware": shares}
+    means = {}
+    for name, forecasts in raw.items():
+        past = [(np.full(2000, p), of_week) for p, of_week in zip(forecasts, labels, strict=True)]
+        of_next = np.full(100, forecasts[-1])
+        weights = with_newest_share(none, past[::-1], [0.6, 0.5, 0.4, 0.3, 0.2], of_next, 0.7)
+        means[name] = float(calibrated(of_next, weights).mean())
+    assert means["unaware"] > 0.6 and means["aware"] == pytest.approx(0.7, abs=0.01)
+    aside = with_newest_share(none, past[::-1], [0.6, 0.5, 0.4, 0.3, 0.2], of_next, 0.2)
+    assert calibrated(of_next, aside).mean() > 0.65, "a forecast that knew its weeks stays"
 
 
 def test_a_warning_says_where_a_baseline_was_better() -> None:
