@@ -34,8 +34,8 @@ MANIFEST = {
 
 
 def row(number: int, **other: Any) -> dict[str, Any]:
-    """A stored row; its dataset is told by ``number``."""
-    return {
+    """A stored row; its dataset is told by ``number``. Columns without a value are null."""
+    values = {
         "day": DAY,
         "stream": "aaa",
         "dataset_name": f"/P{number}/Run2026A-v1/MINIAOD",
@@ -54,6 +54,7 @@ def row(number: int, **other: Any) -> dict[str, Any]:
         "timestamp": TIMESTAMP,
         **other,
     }
+    return {name: values.pop(name, None) for name in SPEC.table.names} | values
 
 
 def rows(count: int, start: int = 0) -> list[dict[str, Any]]:

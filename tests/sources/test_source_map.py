@@ -46,7 +46,9 @@ def fields_read(schema: Path) -> list[str]:
 def test_each_column_that_is_read_has_a_line_with_unit_unknown_values_subject_and_producer(
     schema: Path,
 ) -> None:
-    lines = source_map()[SECTIONS.get(schema.parent.name, schema.parent.name)]
+    feed = SECTIONS.get(schema.parent.name, schema.parent.name)
+    lines = source_map().get(feed)
+    assert lines is not None, f"docs/feeds.md, Source map, has no section `### {feed}: …`"
     missing = [name for name in fields_read(schema) if name not in lines]
     assert not missing, f"docs/feeds.md, Source map, has no line for {missing} of {schema.name}"
     assert all(len(lines[name]) == 4 and all(lines[name]) for name in fields_read(schema))

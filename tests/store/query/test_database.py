@@ -339,12 +339,15 @@ def test_days_in_csv_and_of_an_older_schema_are_read_as_todays(tmp_path: Path) -
 def test_partial_days_are_known_with_their_reason(tmp_path: Path) -> None:
     store = make_store(tmp_path, 3)
     store_day(HISTORY, store, KEY.key_id, FIRST, missing_streams=["crab"], partial=True)
-    store_day(HISTORY, store, KEY.key_id, days(3)[1], streams=["aaa", "eos", "cmssw"])
+    streams = ["aaa", "eos", "cmssw"]
+    store_day(HISTORY, store, KEY.key_id, days(3)[1], streams=streams)
+    (whole,) = Path(store).glob(f"data_aggregation/{days(3)[2]}/runs/*/manifest.json")
+    lacking = sorted({*json.loads(whole.read_text())["streams"]} - {*streams})
     with Database(store) as database:
         sql = f"select day, is_partial, partial_reason from {DAYS} where table_name = 'data_aggregation' order by day"
         assert database.query(sql).rows == [
             (days(3)[0], True, "without crab"),
-            (days(3)[1], True, "without condor"),
+            (days(3)[1], True, f"without {', '.join(lacking)}"),
             (days(3)[2], False, None),
         ]
 
