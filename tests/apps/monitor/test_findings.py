@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -599,8 +601,11 @@ def test_a_cause_is_named(code: str, change: Callable[[RunMetrics], None], title
     assert finding.where and finding.cure
 
 
-def test_every_code_has_a_test() -> None:
-    assert {code for code, _, _ in BAD} == codes()
+def test_every_code_has_a_test_and_a_row_in_the_page() -> None:
+    assert {code for code, _, _ in BAD} == codes(), "BAD of this file has a run for each code"
+    page = (Path(__file__).resolve().parents[3] / "docs" / "monitoring.md").read_text("utf-8")
+    section = page.partition("\n## Findings\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == codes()
 
 
 GOOD: list[Callable[[RunMetrics], None]] = [
