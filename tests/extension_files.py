@@ -46,11 +46,11 @@ from cmsspark.publish.sink import Sink, SinkOptions
 
 
 def read_credentials(path: Path | None) -> None:
-    """It needs none."""
+    """Return None: it needs none."""
 
 
 def build(credentials: None, options: SinkOptions) -> ToySink:
-    """The sink below ``options.spool``."""
+    """Return the sink below ``options.spool``."""
     return ToySink(options.spool / options.table)
 
 
@@ -62,7 +62,7 @@ class ToySink(Sink):
         self.where = str(folder)
 
     def outbox_name(self, state_dir: Path) -> str:
-        """One for all folders."""
+        """Return one name for all folders."""
         return "toy"
 
     def open(self) -> None:
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 
 
 def build(frames: Frames, day: date) -> pl.DataFrame:
-    """A row for each data tier."""
+    """Return a row for each data tier."""
     import polars as pl
 
     from cmsspark.dumps import dump_frames

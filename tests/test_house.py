@@ -226,10 +226,14 @@ def test_files_have_one_subject() -> None:
 
 
 def test_pieces_become_fewer() -> None:
-    """These limits only fall (decision 013). A private function that is used once stays
+    """These limits only fall (decision 013). Files that a registry names, such as a job, a
+    sink or a page, do not count: each is one. A private function that is used once stays
     where it names a real step, is tested alone, or keeps its caller readable.
     """
-    assert len(MODULES) <= 446
+    modules = {source.module for source in sources() if source.path.suffix == ".py"}
+    registered = {target for _, target in lazy_imports()}
+    registered |= {job.module for job in JOBS.values()}
+    assert len(modules - registered) <= 354
     used_once = functions = 0
     for source in sources():
         words = Counter(re.findall(r"\b_[a-z]\w*\b", source.text))

@@ -28,7 +28,7 @@ from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.sources.registry import DUMPS
 from cmsspark.store.own_jobs import Job
 from cmsspark.submit.arguments import Request
-from cmsspark.submit.host import say
+from cmsspark.submit.host import write_note
 
 _SEVERAL: Final = re.compile(r"\.\.|,|:|\d{8}-\d{8}|\d{4}-\d\d-\d\d-\d{4}-\d\d-\d\d")
 #: Wrong for one day, wrong for all.
@@ -55,7 +55,7 @@ def run_days(request: Request, days: Sequence[date], environ: Mapping[str, str])
     position, _ = option
     failed: dict[date, int] = {}
     for number, day in enumerate(days, start=1):
-        say(f"day {number} of {len(days)}: {day}")
+        write_note(f"day {number} of {len(days)}: {day}")
         argv = list(request.argv)
         argv[position] = f"--date={dates.compact(day)}"
         command = [sys.executable, "-c", "from cmsspark.submit import main; main()", *argv]
@@ -73,7 +73,7 @@ def run_days(request: Request, days: Sequence[date], environ: Mapping[str, str])
         codes = ", ".join(f"{day} ({code})" for day, code in failed.items())
         untried = len(days) - number
         more = f"; {untried} days were not tried" if untried else ""
-        say(f"{len(failed)} of {len(days)} days failed: {codes}{more}")
+        write_note(f"{len(failed)} of {len(days)} days failed: {codes}{more}")
     return next(iter(failed.values()), 0)
 
 
@@ -124,7 +124,7 @@ def with_latest(
     options = options_of(with_day("yesterday"))
     settings = load_settings(options.get("settings_file") or request.last("--settings"), environ)
     day = _latest(job, options, settings)
-    say(f"latest is {day}")
+    write_note(f"latest is {day}")
     return replace(request, arguments=with_day(day))
 
 
@@ -149,7 +149,7 @@ def without_date(
             load_settings(options["settings_file"] or request.last("--settings"), environ),
         )
     if newest is None:
-        say(f"no --date given: using yesterday, {default_day}")
+        write_note(f"no --date given: using yesterday, {default_day}")
         return request
     dated = [*request.argv]
     dated[dated.index("--date") + 1] = newest.isoformat()
@@ -160,7 +160,7 @@ def without_date(
             found=f"it is of {newest}, {days} days ago",
             next_step=f"name the day: {shlex.join(['run_spark', *dated])}",
         )
-    say(f"no --date given: using the day of the newest dump, {newest}")
+    write_note(f"no --date given: using the day of the newest dump, {newest}")
     arguments = [*request.arguments]
     arguments[arguments.index("--date") + 1] = newest.isoformat()
     return replace(request, argv=dated, arguments=arguments)

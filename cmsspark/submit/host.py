@@ -22,7 +22,7 @@ _CORE_JAR = re.compile(r"spark-core_(\d+\.\d+)-(\d+\.\d+\.\d+.*)\.jar")
 _UNLIMITED = 1 << 60
 
 
-def say(text: str) -> None:
+def write_note(text: str) -> None:
     """Write a line for the person at the terminal."""
     sys.stderr.write(f"run_spark: {text}\n")
     sys.stderr.flush()

@@ -25,7 +25,7 @@ from cmsspark.base import extras
 from cmsspark.base.errors import CmssparkError, NotReady, SettingsError, UsageError
 from cmsspark.settings.pseudonyms import KEY_FILE
 from cmsspark.submit.command import KEY_OPTION, POD_OPTION, Command
-from cmsspark.submit.host import say
+from cmsspark.submit.host import write_note
 from cmsspark.submit.spark_options import cluster_defaults
 
 _UPLOAD: Final = "spark.kubernetes.file.upload.path"
@@ -181,7 +181,7 @@ class RunSecret:
         if self._watcher is not None:
             self._watcher.join(_TIMEOUT_S)
         if not is_waited_for and self._is_owned and self._is_made:
-            say(
+            write_note(
                 f"the Secret {self._name} goes with the pod {self._pod}, which has not started yet"
             )
             return
@@ -223,7 +223,7 @@ class RunSecret:
             self._is_made = False
             return
         if self._is_made:
-            say(
+            write_note(
                 f"the Secret {self._name} could not be deleted: "
                 f"kubectl -n {self._namespace} delete secret {self._name}"
             )

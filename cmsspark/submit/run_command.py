@@ -27,7 +27,7 @@ from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import CmssparkError, Exit
 from cmsspark.engines.refusals import refusal
 from cmsspark.submit.command import JAVA_OPTIONS, Command, with_env
-from cmsspark.submit.host import say
+from cmsspark.submit.host import write_note
 from cmsspark.submit.kubernetes import RunSecret, kubernetes_refusal
 from cmsspark.submit.yarn import (
     MARK,
@@ -162,7 +162,7 @@ def run(
             watch_tree(os.getpid())
         _become(command)
     reader, writer = os.pipe()
-    application = Application(say) if command.is_on_yarn else None
+    application = Application(write_note) if command.is_on_yarn else None
     is_on_kubernetes = (command.options.get("spark.master") or "").startswith("k8s:")
     command = _with_channels(command, environ, 2 if sys.stderr.isatty() else writer)
     if command.mode == "cluster":
@@ -213,17 +213,19 @@ def run(
             int(Exit.NOT_READY) if code is None else code, application.id if application else None
         )
         for text in measure.ending_lines():
-            say(text)
+            write_note(text)
     if reason is not None:
-        say(reason.text())
+        write_note(reason.text())
         return int(reason.exit_code)
     interrupted = bool(forward.received)
     if interrupted:
-        say(_interrupted(command, application))
+        write_note(_interrupted(command, application))
     if interrupted or code is None:
         return int(Exit.NOT_READY)
     if code < 0:
-        say(f"the driver was ended from outside by {signal.Signals(-code).name} (out of memory?)")
+        write_note(
+            f"the driver was ended from outside by {signal.Signals(-code).name} (out of memory?)"
+        )
         return int(Exit.NOT_READY)
     if code != 0 and watch.unresolved:
         _show_unresolved(watch.unresolved)
@@ -239,10 +241,10 @@ def run(
             else kubernetes_refusal(watch.tail)
         )
         if reason is not None:
-            say(reason.text())
+            write_note(reason.text())
             return int(reason.exit_code)
     if code != 0 and is_on_kubernetes and (error := _CLIENT_SAID.findall(watch.tail)):
-        say(f"spark-submit ended with {code}: {error[-1][:600]}")
+        write_note(f"spark-submit ended with {code}: {error[-1][:600]}")
     if (
         application is not None
         and application.id
@@ -252,7 +254,7 @@ def run(
         reason = _show_last_error(application.id, command, environ, application.failed)
         # The driver only saw that the application ended: what a setting causes comes again.
         if reason is not None and code == Exit.NOT_READY and reason.exit_code == Exit.SETTINGS:
-            say(reason.text())
+            write_note(reason.text())
             return int(Exit.SETTINGS)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
 
@@ -340,7 +342,9 @@ def _end_application(
     """End an application and its driver here."""
     assert application is not None
     if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
-        say(f"  {application.id} could not be ended: yarn application -kill {application.id}")
+        write_note(
+            f"  {application.id} could not be ended: yarn application -kill {application.id}"
+        )
     for pid in [*descendants(child.pid), child.pid]:
         with_signal(pid, signal.SIGTERM)
 
@@ -354,8 +358,10 @@ def _give_up(
     assert application is not None
     nodes = active_nodes(environ)
     cluster_text = "" if nodes is None else f"; the cluster has {nodes} active nodes"
-    say(f"YARN did not start the application within {command.start_within:.0f} s{cluster_text}")
-    say(
+    write_note(
+        f"YARN did not start the application within {command.start_within:.0f} s{cluster_text}"
+    )
+    write_note(
         "  next: run it again later, or with another --queue, or let it wait longer with --start-within"
     )
     _end_application(child, application, command, environ)
@@ -388,23 +394,23 @@ def _end_on_yarn(
     if application.id is None or application.state is None:
         if reason is not None:
             # The client refused it, or YARN did: there are no logs.
-            say(reason.text())
+            write_note(reason.text())
             return int(reason.exit_code)
         if application.id is None:
             return watch.status or code
     if code == 0:
-        say(
+        write_note(
             f"{application.id} {'succeeded' if application.state == 'FINISHED' else 'is on its way'}"
         )
         return 0
-    say(
+    write_note(
         f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is given'}"
     )
     refused = _show_last_error(application.id, command, environ)
     if job_code in (None, *_VAGUE_CODES):
         reason = reason or refused
     if reason is not None:
-        say(reason.text())
+        write_note(reason.text())
         return int(reason.exit_code)
     return watch.status or application.exit_code()
 
@@ -419,7 +425,7 @@ def _show_last_error(
     name, error = last_error({container: logs[container]} if container in logs else logs)
     if error:
         sys.stderr.write(f"{name} wrote:\n  " + error.replace("\n", "\n  ") + "\n")
-    say(f"all it wrote: yarn logs -applicationId {application}")
+    write_note(f"all it wrote: yarn logs -applicationId {application}")
     stderr = logs.get(name, {}).get("stderr", "")
     return refusal(error) or refusal(stderr, only_lasting=True)
 

@@ -16,7 +16,7 @@ from cmsspark.store.own_jobs import Job
 from cmsspark.submit import yarn
 from cmsspark.submit.arguments import Request
 from cmsspark.submit.command import Command
-from cmsspark.submit.host import say
+from cmsspark.submit.host import write_note
 from cmsspark.submit.spark_options import cluster_defaults
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def measuring(
         spark_home = Path(command.argv[0]).resolve().parents[1]
         options = {**cluster_defaults(spark_home, environ), **options}
     measure = spark_watch.begin(
-        settings.state_dir, name, options, has_jvm=command.mode != "python", log=say
+        settings.state_dir, name, options, has_jvm=command.mode != "python", log=write_note
     )
     if measure is not None and command.is_on_yarn:
         measure.metrics.smallest_node_bytes = yarn.smallest_node(environ)

@@ -39,8 +39,8 @@ from cmsspark.submit.host import (
     declares_avro,
     find_java,
     find_spark,
-    say,
     this_host,
+    write_note,
 )
 from cmsspark.submit.job_help import help_text, job_help, job_list, load_command
 
@@ -114,7 +114,7 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
 
     translation = cmsspark_lines.translate(argv, job, load_signature(job.name) or {}, has_root)
     for note in translation.notes:
-        say(note)
+        write_note(note)
     request = replace(split(translation.argv, load_signature), argv=translation.argv)
     if translation.default_day is None:
         return request
@@ -132,7 +132,7 @@ def _without_launcher(argv: Sequence[str]) -> Sequence[str]:
         Path(following[0]).name in _LAUNCHERS or re.fullmatch(r"[A-Z_]+=\S*", following[0])
     ):
         word = following.pop(0)
-        say(f"{word.partition('=')[0]} is not needed in this line")
+        write_note(f"{word.partition('=')[0]} is not needed in this line")
     return following
 
 
@@ -257,7 +257,7 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
             yarn.check_nodes(environ)
             command = cluster_checks.checked(command, environ)
     for note in command.notes:
-        say(note)
+        write_note(note)
     measure = watching.measuring(command, request, job, settings, environ)
     return run(
         command, environ, watching.watching_processes(request, settings, environ, measure), measure
