@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +26,7 @@ from cmsspark.apps.dashboard.use import (
 )
 
 if TYPE_CHECKING:
-    pass
+    import pyarrow as pa
 
 
 #: Sums by dataset: the values, and whether there are any; values of 64 bits, or
@@ -99,7 +99,7 @@ def sum_datasets(
     the data tiers and campaigns of the selection.
     """
     chosen.check(FILTERS)
-    sums = _sums_of_datasets(snapshot, chosen, SUMS, codes)
+    sums = sums_of_datasets(snapshot, chosen, SUMS, codes)
     return {column: _cells(_take(sums[column], codes)) for column in SUMS}
 
 
@@ -112,11 +112,9 @@ def datasets(snapshot: Snapshot, chosen: Selection) -> DatasetRanking:
     def make() -> DatasetRanking:
         measure = chosen.measure
         counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
-        is_of_users = measure == "users"
-        sums = _sums_of_datasets(
-            snapshot, chosen, list(dict.fromkeys((counted, counted if is_of_users else measure)))
-        )
-        if is_of_users:
+        columns = {counted} if measure == "users" else {counted, measure}
+        sums = sums_of_datasets(snapshot, chosen, sorted(columns))
+        if measure == "users":
             sums["users"] = _users_of_all(snapshot, chosen)
         is_there = sums[counted][1] | sums[measure][1]
         is_there &= are_chosen(snapshot, chosen)
@@ -162,24 +160,39 @@ def _cells(sums: Sums) -> list[int | None]:
     return cells
 
 
-def _sums_of_datasets(
+def sums_of_datasets(
     snapshot: Snapshot,
     chosen: Selection,
     columns: Sequence[str],
     subset: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, Sums]:
-    """Sums of each dataset, of some or all: whole segments from sums by dataset, days of
-    cut segments from their rows.
+    """Return sums of each dataset, by its number; of a few, where ``subset`` has these.
 
     Data tier and campaign of the selection follow from the name: the caller chooses by it.
     """
+    chosen = replace(chosen.only("stream", "site_tier"), step="day")
+    if subset is not None and len(subset) > _MANY * len(snapshot.datasets.names):
+        subset = None
+    kept: dict[str, Sums] = snapshot.cached(("sums_of_datasets", chosen), dict)
+    missing = [name for name in columns if name not in kept]
+    if missing and subset is not None:
+        return _sums_of_datasets(snapshot, chosen, columns, subset)
+    if missing:
+        kept.update(_sums_of_datasets(snapshot, chosen, missing, None))
+    return {name: kept[name] for name in columns}
+
+
+def _sums_of_datasets(
+    snapshot: Snapshot,
+    chosen: Selection,
+    columns: Sequence[str],
+    subset: npt.NDArray[np.int64] | None,
+) -> dict[str, Sums]:
+    """Sum whole segments from sums by dataset, days of cut segments from their rows."""
     inside, cut = snapshot.split(chosen.first, chosen.last)
-    chosen = chosen.only("stream", "site_tier")
     filters = {"stream": "stream", "site_tier": SITE_TIER_SQL}
     parts: list[str] = []
     values: list[object] = []
-    if subset is not None and len(subset) > _MANY * len(snapshot.datasets.names):
-        subset = None
     sums_table = "dataset_sums" if chosen.filters else "dataset_totals"
     for table, segments in ((sums_table, inside), ("detail", cut)):
         if segments:
@@ -195,7 +208,6 @@ def _sums_of_datasets(
             if subset is not None:
                 parts[-1] += " AND dataset IN (SELECT unnest(?::INTEGER[]))"
                 values.append(snapshot.datasets.numbers[subset].tolist())
-    sums: dict[str, Sums] = {}
     cells = ", ".join(f"sum({name})::{snapshot.kinds[name]} AS {name}" for name in columns)
     rows = (
         snapshot.arrow(
@@ -204,6 +216,7 @@ def _sums_of_datasets(
         if parts
         else None
     )
+    sums: dict[str, Sums] = {}
     count = len(snapshot.datasets.names)
     for name in columns:
         is_wide = snapshot.kinds[name] != "BIGINT"
@@ -248,10 +261,9 @@ def _users_of_all(snapshot: Snapshot, chosen: Selection) -> Sums:
     if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
         return counts, is_there
     # Datasets without any use in the selection are not asked for.
-    sums = _sums_of_datasets(snapshot, chosen, ("nacc", "job_count"))
-    codes = np.flatnonzero(
-        sums["job_count" if chosen.is_of_jobs else "nacc"][1] & are_chosen(snapshot, chosen)
-    )
+    counted = "job_count" if chosen.is_of_jobs else "nacc"
+    _, is_used = sums_of_datasets(snapshot, chosen, [counted])[counted]
+    codes = np.flatnonzero(is_used & are_chosen(snapshot, chosen))
     used_names = [names[code] for code in codes]
     users = users_of_datasets(snapshot, chosen.only(*FILTERS), used_names)
     counts[codes] = [count or 0 for count in users]
@@ -298,7 +310,7 @@ def _count_users(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.in
     for segments in [inside] if is_few and inside else [[number] for number in inside]:
         rows = read("users", sets_table, segments, of_sets)
         for batch in rows.to_batches():
-            _join_sets(sets, positions[batch["dataset"].to_numpy()], batch["users"].buffers()[2])
+            _join_sets(sets, positions[batch["dataset"].to_numpy()], batch["users"])
     if cut:
         flags = np.zeros((len(codes), 8 * width), np.bool_)
         for number in cut:
@@ -313,11 +325,13 @@ def _count_users(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.in
     return result
 
 
-def _join_sets(sets: npt.NDArray[np.uint64], at: npt.NDArray[np.int64], content: Any) -> None:
-    """Add sets of people, one after the other in ``content``, to those at their
-    positions; a negative position is of no set.
-    """
-    words = np.frombuffer(content, np.uint64, len(at) * sets.shape[1]).reshape(-1, sets.shape[1])
+def _join_sets(
+    sets: npt.NDArray[np.uint64], at: npt.NDArray[np.int64], added: pa.BinaryArray
+) -> None:
+    """Add sets of people to those at their positions; a negative position is of no set."""
+    width = sets.shape[1]
+    words = np.frombuffer(added.buffers()[2], np.uint64)[added.offset * width :]
+    words = words[: len(at) * width].reshape(len(at), width)
     if (at < 0).any():
         words, at = words[at >= 0], at[at >= 0]
     # Where positions rise, each is there once.

@@ -53,14 +53,19 @@ def sum_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
 
 
 def _sum_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    if chosen.values("data_tier") or chosen.values("campaign"):
+    if chosen.values("campaign"):
         numbers = snapshot.datasets.numbers[np.flatnonzero(are_chosen(snapshot, chosen))]
         period = chosen.only("stream", "site_tier")
         rows = _query_pairs(snapshot, period, "site_name", numbers.tolist())
     else:
-        where, parameters = chosen.where({"stream": "stream", "site_tier": SITE_TIER_SQL})
+        columns = {"stream": "stream", "site_tier": SITE_TIER_SQL}
+        table = "site_totals"
+        if chosen.values("data_tier"):
+            columns["data_tier"], table = "data_tier", "site_days"
+        where, parameters = chosen.where(columns)
+        source = snapshot.rows(table, chosen.first, chosen.last)
         rows = snapshot.query(
-            f"SELECT site_name::VARCHAR, {_SUMS} FROM site_totals WHERE {where} GROUP BY 1 {_LARGEST}",
+            f"SELECT site_name::VARCHAR, {_SUMS} FROM {source} WHERE {where} GROUP BY 1 {_LARGEST}",
             parameters,
         )
     return [(row[0], *map(integer, row[1:])) for row in rows]

@@ -143,7 +143,8 @@ class Table:
 
     ``row_count``: of all rows, where ``rows`` has only some; ``load`` then makes those
     of an order: (column, whether descending, first row, number of rows) → rows.
-    ``limit``: the rows of a page. ``bars``: the position of the column that is drawn as
+    ``limit``: the rows of a page. ``link``: the address of a name in the first column of
+    ``rows``. ``bars``: the position of the column that is drawn as
     bars. ``order``: that of the rows, as the address asks for it.
     """
 
@@ -157,6 +158,7 @@ class Table:
     bars: int | None = None
     limit: int | None = None
     load: Callable[[str, bool, int, int], Sequence[Sequence[Any]]] | None = None
+    link: Callable[[str], str] | None = None
     order: Order = field(default_factory=Order)
 
     @property
@@ -185,7 +187,11 @@ class Table:
         first = (self.order.page - 1) * self.page_rows
         if self.load is not None and (self.order.column or self.order.page > 1):
             return self.load(self.order.column, self.order.is_descending, first, self.page_rows)
-        return self._ordered[first : first + self.page_rows]
+        rows = self._ordered[first : first + self.page_rows]
+        if self.link is None:
+            return rows
+        # Thousands of rows are not shown.
+        return [(Cell(row[0], self.link(row[0] or "")), *row[1:]) for row in rows]
 
     @cached_property
     def _ordered(self) -> Sequence[Sequence[Any]]:

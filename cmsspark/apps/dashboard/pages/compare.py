@@ -4,10 +4,10 @@ what is new and what is gone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from cmsspark.apps.dashboard import dataset_ranking, site_use, use
 from cmsspark.apps.dashboard import widgets as ui
@@ -39,8 +39,7 @@ _PAGE: Final = 20
 _DAYS: Final = 30
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """A group with its value in both periods, None where nothing is known of it.
     ``kind``: new, gone, both, or empty where a period has no stored day that counted
     such streams.
@@ -283,7 +282,7 @@ def _table(
     )
     cells = [
         (
-            _link(request, row.name, group),
+            row.name or None,
             row.difference,
             ui.ratio(row.difference, row.before),
             row.now,
@@ -296,14 +295,15 @@ def _table(
     ]
     caption = "The largest difference first"
     return ui.Table(
-        "compare", columns, cells, caption, empty="Nothing of this kind.", bars=3, limit=_PAGE
+        "compare",
+        columns,
+        cells,
+        caption,
+        empty="Nothing of this kind.",
+        bars=3,
+        limit=_PAGE,
+        link={"dataset_name": request.dataset_link, "site_name": request.site_link}.get(group),
     )
-
-
-def _link(request: PageRequest, name: str, group: str) -> Any:
-    if group == "dataset_name":
-        return ui.Cell(name, request.dataset_link(name))
-    return ui.Cell(name, request.site_link(name)) if group == "site_name" else name or None
 
 
 PAGE = PageDefinition(

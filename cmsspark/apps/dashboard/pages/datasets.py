@@ -17,7 +17,7 @@ import numpy as np
 from cmsspark.apps.dashboard import dataset_ranking
 from cmsspark.apps.dashboard.dataset_ranking import last_access
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
-from cmsspark.apps.dashboard.segment import derive_part
+from cmsspark.apps.dashboard.segment import SUMS, derive_part
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
 from cmsspark.apps.dashboard.snapshot import Snapshot, to_day
 from cmsspark.apps.dashboard.use import is_counted, use_columns
@@ -160,9 +160,7 @@ def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Ro
     uses = snapshot.cached(("explore", chosen), lambda: _uses(request, chosen))
     facts = _facts(request, notes)
     tiers, campaigns = chosen.values("data_tier"), chosen.values("campaign")
-    rows: list[Row] = [
-        {"dataset_name": name, **use, **facts.get(name, {})} for name, use in uses.items()
-    ]
+    rows = [{**use, **facts[name]} if name in facts else use for name, use in uses.items()]
     is_filtered = bool(chosen.values("stream") or chosen.values("site_tier"))
     # Where accesses were counted, a dataset that no record has was read 0 times, by nobody.
     zeros = _zeros(snapshot, chosen)
@@ -188,6 +186,8 @@ def _zeros(snapshot: Snapshot, chosen: Selection) -> dict[str, int]:
 def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     """Dataset → its use in the period."""
     snapshot = request.snapshot
+    # All columns at once: the rankings take theirs of them.
+    dataset_ranking.sums_of_datasets(snapshot, chosen, SUMS)
     of_accesses, of_jobs = (
         dataset_ranking.datasets(snapshot, replace(chosen, measure=name)).codes
         for name in ("nacc", "job_count")
@@ -200,17 +200,13 @@ def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
     tiers, campaigns = (snapshot.datasets.parts(name)[codes] for name in ("data_tier", "campaign"))
     for column, zero in _zeros(snapshot, chosen).items():
         sums[column] = [zero if value is None else value for value in sums[column]]
-    return {
-        name: {
-            **dict(zip(_SUMS, values, strict=True)),
-            "data_tier": tiers[number],
-            "campaign": campaigns[number],
-            "last_day": days[last[number]],
-        }
-        for number, (name, *values) in enumerate(
-            zip(names, *(sums[column] for column in _SUMS), strict=True)
-        )
-    }
+    keys = ("dataset_name", "data_tier", "campaign", "last_day", *_SUMS)
+    cells = zip(
+        *(names, tiers, campaigns, map(days.__getitem__, last)),
+        *(sums[column] for column in _SUMS),
+        strict=True,
+    )
+    return {row[0]: dict(zip(keys, row, strict=True)) for row in cells}
 
 
 def _facts(request: PageRequest, notes: list[Note]) -> dict[str, dict[str, Any]]:
