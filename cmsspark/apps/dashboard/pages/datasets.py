@@ -157,7 +157,8 @@ def _chosen_columns(request: PageRequest) -> list[str]:
 def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Row]:
     """Return all datasets that are used, in DBS or at a site, the most used first."""
     snapshot = request.snapshot
-    uses = snapshot.cached(("explore", chosen), lambda: _uses(request, chosen))
+    # Not kept, as the rows of each selection take 15 MB; their sums are.
+    uses = _uses(request, chosen)
     facts = _facts(request, notes)
     tiers, campaigns = chosen.values("data_tier"), chosen.values("campaign")
     rows = [{**use, **facts[name]} if name in facts else use for name, use in uses.items()]
