@@ -102,6 +102,8 @@ def create_app(services: Services) -> Flask:
         shown=widgets.shown,
         kind_of=lambda item: type(item).__name__.lower(),
         is_text=table_html.is_text,
+        chart_svg=downloads.in_page,
+        chart_steps=downloads.steps,
         navigation=registry.navigation,
         prefix=services.prefix,
         version=_static_version(),

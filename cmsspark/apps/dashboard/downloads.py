@@ -12,34 +12,42 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from flask import Response
+from markupsafe import Markup
 
 from cmsspark.apps.dashboard.tables import shown, si
 from cmsspark.apps.dashboard.widgets import Chart, Content, Fold, HeatMap, Order, Table, colours
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.pages.charts import Line, plot
-from cmsspark.pages.svg import REST, SERIES, WIDE, Axis, standalone
+from cmsspark.pages.svg import REST, SERIES, WIDE, Axis, round_ticks, standalone
+from cmsspark.pages.svg import Chart as Drawing
 from cmsspark.store.query.cell_values import to_text, to_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# A chart of a page as an SVG picture of its own, on white, for slides and mails; it
-# needs no browser.
+# A chart as SVG: in a page, whose colours it takes, and as a picture of its own, on white,
+# for slides and mails.
 
 _PALETTE: Final = (*SERIES, REST)
+#: Widths of a chart in a page: where there is room, and in a narrow column or window.
+_WIDTHS: Final = {"wide": 1180, "narrow": 420}
+#: Bars for which there is room at least.
+_LEAST_BARS: Final = 8
+#: Width for each step from which on the values of a line have points.
+_POINT: Final = 15
 
 
-def svg(chart: Chart, about: str = "") -> str:
-    """Return the picture: stacked areas, lines or bars with axes, title and legend."""
-    names = list(chart.series)
-    kinds = [_PALETTE[number % len(_PALETTE)] for number in colours(names)]
+def draw(chart: Chart, width: int = WIDE, height: int = 330) -> Drawing:
+    """Draw stacked areas, lines or bars between axes, with a legend."""
+    kinds = [_PALETTE[number % len(_PALETTE)] for number in colours(list(chart.series))]
     lines = []
     positions: Sequence[float] = chart.x_values or range(len(chart.labels))
     below: list[float | None] = [0] * len(chart.labels)
+    is_stack, bars = chart.kind in ("stack", "columns"), chart.kind in ("bar", "columns")
     for number, ((name, values), kind) in enumerate(zip(chart.drawn.items(), kinds, strict=True)):
         base: Sequence[float | None] = ()
-        if chart.kind in ("stack", "columns"):
+        if is_stack:
             base = below
             values = [
                 None if value is None else (low or 0) + value
@@ -48,29 +56,51 @@ def svg(chart: Chart, about: str = "") -> str:
             below = [
                 low if value is None else value for low, value in zip(below, values, strict=True)
             ]
-        width = 0.8 / len(names) if chart.kind == "bar" else 0.8 if chart.kind == "columns" else 0
-        shift = width * (number + 0.5) - 0.4 if chart.kind == "bar" else 0
+        size = 0.8 / (len(kinds) if chart.kind == "bar" else 1) if bars else 0
+        shift = size * (number + 0.5) - 0.4 if chart.kind == "bar" else 0
         points = [(x + shift, value) for x, value in zip(positions, values, strict=True)]
-        lines.append(Line(shown(name), points, kind, base, bar=width))
+        # Dashes tell lines apart without colours.
+        dash = f" d{number % 4}" if chart.kind == "line" and number % 4 else ""
+        has_dots = chart.kind == "line" and _POINT * len(points) <= width
+        lines.append(Line(shown(name), points, kind + dash, base, bar=size, has_dots=has_dots))
     x, y = _axes(chart, lines, positions or [0])
     if chart.target is not None:
-        lines.append(
-            Line(
-                f"target {_number(chart, chart.target)}",
-                [(x.low, chart.target), (x.high, chart.target)],
-                "rule",
-            )
-        )
-    drawn = plot(lines, x, y, about=chart.title, width=WIDE, height=330)
-    return standalone(drawn, shown(chart.title), shown(about) if about else "")
+        ends = [(x.low, chart.target), (x.high, chart.target)]
+        lines.append(Line(f"target {_number(chart, chart.target)}", ends, "rule"))
+    # One series is named by the axis.
+    if len(lines) == 1:
+        lines = [replace(lines[0], name="")]
+    return plot(lines, x, y, about=chart.title, width=width, height=height)
+
+
+def svg(chart: Chart, about: str = "") -> str:
+    """Return the picture as a file with its title."""
+    return standalone(draw(chart), shown(chart.title), shown(about) if about else "")
+
+
+def in_page(chart: Chart) -> Markup:
+    """Return the chart for a page, once for each width; the page shows one of them."""
+    drawings = [(name, draw(chart, width, 270)) for name, width in _WIDTHS.items()]
+    drawn = "".join(f'<div class="{name}">{drawing.svg()}</div>' for name, drawing in drawings)
+    return Markup(drawn)  # noqa: S704 (texts are escaped as they are drawn)
+
+
+def steps(chart: Chart) -> list[float]:
+    """Return where each step of a chart stands between the ends of its axis: 0 to 1."""
+    positions: Sequence[float] = chart.x_values or range(len(chart.labels))
+    x, _ = _axes(chart, [], positions or [0])
+    return [round(x.share(position), 4) for position in positions]
 
 
 def _axes(chart: Chart, lines: Sequence[Line], positions: Sequence[float]) -> tuple[Axis, Axis]:
-    top = (
-        max((value for line in lines for _, value in line.points if value is not None), default=0)
-        or 1
-    )
-    room = 0.5 if chart.kind in ("bar", "columns") or len(positions) == 1 else 0
+    values = [value for line in lines for _, value in line.points if value is not None]
+    top = round_ticks(0, max([*values, chart.target or 0]) or 1, is_whole=False)[-1]
+    if chart.unit == "%" and max(values, default=0) < 100.5:
+        top = 100
+    # A few bars do not fill the width.
+    room = max(0.5, (_LEAST_BARS - len(positions)) / 2)
+    if chart.kind not in ("bar", "columns") and len(positions) > 1:
+        room = 0
     marks = [
         (position, shown(label)) for position, label in zip(positions, chart.labels, strict=False)
     ]
@@ -82,7 +112,7 @@ def _axes(chart: Chart, lines: Sequence[Line], positions: Sequence[float]) -> tu
         is_log=chart.is_log_x and not room,
         marks=marks[::every],
     )
-    return x, Axis(0, max(top, chart.target or 0), chart.y_title, partial(_number, chart))
+    return x, Axis(0, top, chart.y_title, partial(_number, chart))
 
 
 def _number(chart: Chart, value: float) -> str:

@@ -130,16 +130,11 @@ class Chart:
 
     @property
     def as_json(self) -> str:
-        """What the script draws. ``x_values``: where each label stands on a scale,
-        which may be logarithmic; without them labels are as far from each other.
-        ``target``: the value at which it draws a line.
-        """
+        """The values for the script, which shows those of the step under the pointer."""
         return json.dumps(
             {
-                "kind": self.kind,
-                "title": self.title,
-                "labels": list(self.labels),
                 "name": self.name,
+                "labels": list(self.labels),
                 "series": [
                     {"name": shown(name), "values": list(values), "colour": colour}
                     for (name, values), colour in zip(
@@ -147,11 +142,7 @@ class Chart:
                     )
                 ],
                 "unit": self.unit,
-                "xTitle": self.x_title,
-                "yTitle": self.y_title,
-                "logX": self.is_log_x,
-                "x": list(self.x_values),
-                "target": self.target,
+                "isStack": self.kind in ("stack", "columns"),
             },
             ensure_ascii=True,
         )

@@ -5,6 +5,7 @@ and checked by axe.
 from __future__ import annotations
 
 import csv
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,36 @@ def test_a_chart_is_saved_as_a_picture(page: Any, dashboard: Running) -> None:
     assert Path(started.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_pointer_shows_the_values_of_a_step(page: Any, dashboard: Running) -> None:
+    opened(page, dashboard, "popularity?by=data_tier&from=2026-01-01&to=2026-01-09")
+    figure = page.locator("figure.chart").first
+    figure.scroll_into_view_if_needed()
+    box = figure.locator("div.wide svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
+    lines = figure.locator(".readout p").all_inner_texts()
+    series = json.loads(figure.get_attribute("data-chart"))["series"]
+    middle = {entry["name"]: entry["values"][4] for entry in series}
+    assert lines[0] == "2026-01-05" and lines[-1] == f"Total: {sum(middle.values()):,}"
+    assert set(lines[1:-1]) == {f"{name}: {value:,}" for name, value in middle.items()}
+    page.mouse.move(5, 5)
+    assert not figure.locator(".readout").is_visible()
+
+
+def test_charts_and_their_whole_legends_need_no_script(chromium: Any, dashboard: Running) -> None:
+    context = chromium.new_context(
+        java_script_enabled=False, viewport={"width": 390, "height": 800}
+    )
+    page = context.new_page()
+    page.goto(f"{dashboard.base}/users?by=campaign")
+    figure = page.locator("figure.chart").first
+    names = {entry["name"] for entry in json.loads(figure.get_attribute("data-chart"))["series"]}
+    texts = set(figure.locator("div.narrow text").all_text_contents())
+    assert names <= texts and len(names) > 3
+    assert figure.locator("div.narrow").is_visible()
+    assert not figure.locator("div.wide").is_visible()
+    context.close()
+
+
 def test_paper_has_all_columns_and_no_empty_first_page(chromium: Any, dashboard: Running) -> None:
     page = chromium.new_page()
     page.set_default_timeout(PATIENCE)
@@ -167,7 +198,7 @@ def test_paper_has_all_columns_and_no_empty_first_page(chromium: Any, dashboard:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert (
         page.evaluate(
-            "Math.max(...[...document.querySelectorAll('table, canvas')].map((e) => e.getBoundingClientRect().right))"
+            "Math.max(...[...document.querySelectorAll('table, svg')].map((e) => e.getBoundingClientRect().right))"
         )
         <= width
     )

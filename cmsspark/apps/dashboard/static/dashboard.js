@@ -1,164 +1,80 @@
 "use strict";
-// Charts from the values in the page, filters without a full load, suggestions as one types. Without it all tables work.
+// Values of charts under the pointer, filters without a full load, suggestions as one types. Without it all tables work.
 (() => {
-  const charts = [];
-  const PREFIXES = ["", "k", "M", "G", "T", "P", "E", "Z"];
-  const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3], [], [6, 3], [2, 2], [3, 3]];
-  const POINTS = ["circle", "rect", "triangle", "rectRot", "star", "cross", "crossRot", "dash"];
   let request = null;
-
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-  function si(value, unit) {
-    if (value === null || value === undefined) return "–";
-    if (unit === "%") return `${value.toLocaleString("en", { maximumFractionDigits: 1 })} %`;
-    let power = 0;
-    let number = value;
-    while (Math.abs(number) >= 999.5 && power < PREFIXES.length - 1) { number /= 1000; power += 1; }
-    return `${number.toLocaleString("en", { maximumSignificantDigits: 3 })} ${PREFIXES[power]}${unit}`.trim();
-  }
 
   function exact(value, unit) {
     if (value === null || value === undefined) return "–";
     return `${value.toLocaleString("en", { maximumFractionDigits: 1 })}${unit ? ` ${unit}` : ""}`;
   }
 
-  function datasets(data) {
-    const stacked = data.kind === "stack";
-    return data.series.map((one, number) => {
-      const line = colour(`--c${one.colour}`);
-      return {
-        label: one.name, data: data.x.length ? one.values.map((y, n) => ({ x: data.x[n], y })) : one.values, borderColor: line, backgroundColor: stacked ? `${line}b3` : line,
-        borderWidth: stacked ? 1 : 2, borderDash: stacked ? [] : DASHES[number % 8], fill: stacked ? (number ? "-1" : "origin") : false, spanGaps: false,
-        pointStyle: POINTS[number % 8], pointRadius: data.labels.length > 60 ? 0 : 2.5, pointHoverRadius: 5, tension: 0, clip: 6, maxBarThickness: 90,
-      };
-    });
-  }
-
-  // A horizontal line at the value that is aimed at.
-  const target = {
-    id: "target",
-    afterDatasetsDraw(chart, _, options) {
-      if (typeof options.value !== "number") return;
-      const y = chart.scales.y.getPixelForValue(options.value);
-      const { ctx, chartArea } = chart;
-      ctx.save();
-      ctx.strokeStyle = options.color;
-      ctx.setLineDash([6, 4]);
-      ctx.beginPath();
-      ctx.moveTo(chartArea.left, y);
-      ctx.lineTo(chartArea.right, y);
-      ctx.stroke();
-      ctx.restore();
-    },
-  };
-
-  // The horizontal axis: labels one after another, or values on a scale with the labels of the data.
-  function axis(data, text, title) {
-    const shared = { title: title(data.xTitle), grid: { display: false } };
-    const ticks = { color: text, maxRotation: 0, autoSkipPadding: 22, minRotation: 0 };
-    if (!data.x.length) return { ...shared, ticks: { ...ticks, callback(value) { return short(this.getLabelForValue(value)); } } };
-    const labels = new Map(data.x.map((value, number) => [value, data.labels[number]]));
-    return {
-      ...shared, type: data.logX ? "logarithmic" : "linear", min: Math.min(...data.x), max: Math.max(...data.x),
-      ticks: { ...ticks, callback: (value) => labels.get(value) },
-      afterBuildTicks(scale) { scale.ticks = data.x.map((value) => ({ value })); },
-    };
-  }
-
-  function total(items, unit) {
-    const values = items.map((one) => one.raw).filter((value) => value !== null);
-    return values.length > 1 ? `Total: ${exact(values.reduce((sum, value) => sum + value, 0), unit)}` : "";
-  }
-
-  function draw(figure) {
-    const data = JSON.parse(figure.dataset.chart);
-    const text = colour("--soft");
-    const grid = colour("--line");
-    const stacked = data.kind === "stack" || data.kind === "columns";
-    const title = (words) => ({ display: true, text: words, color: text });
-    charts.push(new Chart(figure.querySelector("canvas"), {
-      type: data.kind === "bar" || data.kind === "columns" ? "bar" : "line",
-      plugins: [target],
-      data: { labels: data.labels, datasets: datasets(data) },
-      options: {
-        animation: false, responsive: true, maintainAspectRatio: false, interaction: { mode: "index", intersect: false },
-        scales: {
-          x: { ...axis(data, text, title), stacked: data.kind === "columns" },
-          y: {
-            beginAtZero: true, stacked, title: title(data.unit ? `${data.yTitle} (${data.unit})`.trim() : data.yTitle), grid: { color: grid },
-            max: data.unit === "%" && highest(data, stacked) < 100.5 ? 100 : undefined, ticks: { color: text, callback: (value) => si(value, data.unit) },
-          },
-        },
-        plugins: {
-          legend: { display: data.series.length > 1, position: "bottom", labels: { color: text, usePointStyle: true, boxHeight: 7 } },
-          target: { value: data.target, color: text },
-          tooltip: {
-            itemSort: (a, b) => b.parsed.y - a.parsed.y,
-            callbacks: {
-              label: (one) => ` ${one.dataset.label}: ${exact(one.parsed.y, data.unit)}`,
-              footer: (items) => (stacked ? total(items, data.unit) : ""),
-            },
-          },
-        },
-      },
+  // The values of the step under the pointer, the largest first, and a line at the step.
+  function point(figure, event) {
+    const picture = [...figure.querySelectorAll("svg")].find((one) => one.getBoundingClientRect().width);
+    const [data, steps] = [JSON.parse(figure.dataset.chart), JSON.parse(figure.dataset.steps)];
+    const [low, high] = ["x1", "x2"].map((end) => Number(picture.querySelector("line.grid").getAttribute(end)));
+    const box = picture.getBoundingClientRect();
+    const scale = box.width / picture.viewBox.baseVal.width;
+    const share = ((event.clientX - box.left) / scale - low) / (high - low);
+    const step = steps.reduce((best, one, number) => (Math.abs(one - share) < Math.abs(steps[best] - share) ? number : best), 0);
+    const x = low + steps[step] * (high - low);
+    const levels = [...picture.querySelectorAll("line.grid")].map((one) => Number(one.getAttribute("y1")));
+    const line = picture.querySelector(".pointer") || picture.appendChild(document.createElementNS(picture.namespaceURI, "line"));
+    Object.entries({ class: "pointer", x1: x, x2: x, y1: Math.min(...levels), y2: Math.max(...levels) }).forEach(([name, value]) => line.setAttribute(name, value));
+    const values = data.series.map((one) => ({ ...one, value: one.values[step] })).sort((a, b) => (b.value ?? -1) - (a.value ?? -1));
+    const known = values.filter((one) => one.value !== null);
+    const rows = values.map((one) => [`${one.name}: ${exact(one.value, data.unit)}`, `key c${one.colour + 1}`]);
+    if (data.isStack && known.length > 1) rows.push([`Total: ${exact(known.reduce((sum, one) => sum + one.value, 0), data.unit)}`, ""]);
+    const readout = figure.querySelector(".readout");
+    readout.replaceChildren(...[[data.labels[step], ""], ...rows].map(([text, key]) => {
+      const entry = document.createElement("p");
+      if (key) entry.append(Object.assign(document.createElement("span"), { className: key }));
+      entry.append(text);
+      return entry;
     }));
+    readout.hidden = false;
+    const left = x * scale + 14;
+    readout.style.left = `${Math.max(0, left + readout.offsetWidth > box.width ? left - 28 - readout.offsetWidth : left)}px`;
   }
 
-  // The highest point of the picture: the CPU of several cores is more than 100 %.
-  function highest(data, stacked) {
-    const steps = data.labels.map((_, number) => data.series.map((one) => one.values[number] || 0));
-    return Math.max(...steps.map((values) => (stacked ? values.reduce((sum, value) => sum + value, 0) : Math.max(...values))));
+  function leave(figure) {
+    figure.querySelector(".readout").hidden = true;
+    figure.querySelectorAll(".pointer").forEach((one) => one.remove());
   }
 
-  // Long names of an axis keep their beginning and end.
-  function short(label) {
-    const text = String(label);
-    return text.length > 24 ? `${text.slice(0, 11)}…${text.slice(-11)}` : text;
-  }
-
-  // The chart on the page's card colour, as a picture.
-  function picture(chart) {
+  // The file of the chart as pixels, twice as many as it has units.
+  async function picture(address) {
+    const image = new Image();
+    image.src = address;
+    await image.decode();
     const canvas = document.createElement("canvas");
-    canvas.width = chart.canvas.width;
-    canvas.height = chart.canvas.height;
-    const context = canvas.getContext("2d");
-    context.fillStyle = colour("--card");
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    context.drawImage(chart.canvas, 0, 0);
+    canvas.width = 2 * image.naturalWidth;
+    canvas.height = 2 * image.naturalHeight;
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
     return new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
   }
 
-  async function take(button, name, chart) {
-    const announce = document.getElementById("announce");
+  async function take(button, figure) {
+    const address = figure.nextElementSibling.querySelector("[data-svg]").href;
     if (button.dataset.picture === "copy") {
-      await navigator.clipboard.write([new ClipboardItem({ "image/png": picture(chart) })]);
-      announce.textContent = "The picture was copied";
+      await navigator.clipboard.write([new ClipboardItem({ "image/png": picture(address) })]);
+      document.getElementById("announce").textContent = "The picture was copied";
       return;
     }
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(await picture(chart));
-    link.download = `${document.title.split(" · ")[0]}-${name}.png`.replace(/[^\w.+-]+/g, "_");
+    link.href = URL.createObjectURL(await picture(address));
+    link.download = `${document.title.split(" · ")[0]}-${JSON.parse(figure.dataset.chart).name}.png`.replace(/[^\w.+-]+/g, "_");
     link.click();
     URL.revokeObjectURL(link.href);
   }
 
-  function offerPictures(figure, chart) {
-    const tools = figure.nextElementSibling;
-    if (!tools || !tools.classList.contains("pictures")) return;
-    tools.querySelectorAll("[data-picture]").forEach((button) => {
+  function liven(figure) {
+    ["pointermove", "pointerdown"].forEach((kind) => figure.addEventListener(kind, (event) => point(figure, event)));
+    figure.addEventListener("pointerleave", () => leave(figure));
+    figure.nextElementSibling.querySelectorAll("[data-picture]").forEach((button) => {
       button.hidden = button.dataset.picture === "copy" && !(navigator.clipboard && window.ClipboardItem);
-      button.onclick = () => take(button, JSON.parse(figure.dataset.chart).name, chart);
+      button.onclick = () => take(button, figure);
     });
-  }
-
-  function drawAll() {
-    charts.splice(0).forEach((one) => one.destroy());
-    if (window.Chart) document.querySelectorAll("figure.chart[data-chart]").forEach((figure) => {
-      draw(figure);
-      offerPictures(figure, charts[charts.length - 1]);
-    });
-    document.documentElement.dataset.drawn = String(charts.length);
   }
 
   let shown = window.location.pathname + window.location.search;
@@ -358,20 +274,18 @@
     }));
     document.querySelectorAll("form[data-live]").forEach(enhance);
     document.querySelectorAll("details[data-source]").forEach((fold) => fold.addEventListener("toggle", () => load(fold), { once: true }));
-    drawAll();
+    const figures = document.querySelectorAll("figure.chart");
+    figures.forEach(liven);
+    document.documentElement.dataset.drawn = String(figures.length);
   }
 
   // A link to a place on this page is such an event, too: the page stays, and with it the focus.
   window.addEventListener("popstate", () => {
     if (window.location.pathname + window.location.search !== shown) go(window.location.href, { push: false });
   });
-  // Paper has another width: charts are drawn for it.
-  window.addEventListener("beforeprint", () => charts.forEach((one) => one.resize(700, 250)));
-  window.addEventListener("afterprint", () => charts.forEach((one) => one.resize()));
   // A list of choices closes when something else is clicked.
   document.addEventListener("click", (event) => {
     document.querySelectorAll("details.many[open]").forEach((one) => { if (!one.contains(event.target)) one.open = false; });
   });
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   ready();
 })();
