@@ -157,6 +157,13 @@ def test_a_chart_is_saved_as_a_picture(page: Any, dashboard: Running) -> None:
     assert Path(started.value.path()).read_bytes().startswith(b"\x89PNG")
 
 
+def test_how_concentrated_use_is_comes_when_it_is_opened(page: Any, dashboard: Running) -> None:
+    opened(page, dashboard, "sites?site=T2_CH_CERN")
+    assert page.locator("#people dl").count() == 0
+    page.locator("#people > summary").click()
+    page.locator("#people dt:text('heaviest')").wait_for()
+
+
 def test_the_pointer_shows_the_values_of_a_step(page: Any, dashboard: Running) -> None:
     opened(page, dashboard, "popularity?by=data_tier&from=2026-01-01&to=2026-01-09")
     figure = page.locator("figure.chart").first
