@@ -123,9 +123,11 @@ def concentrated(database: Database, site: str, period: Period) -> Answer:
             where=database.fout,
             next_step=f"cmsspark ask reads {site}",
         )
-    told = "unknown, as its days have two pseudonym keys" if share is None else f"{share:.1%}"
+    share_text = (
+        "unknown, as its days have two pseudonym keys" if share is None else f"{share:.1%}"
+    )
     facts = [
-        f"the {HEAVIEST} people with the most accesses: {told} of {accesses:,} accesses by "
+        f"the {HEAVIEST} people with the most accesses: {share_text} of {accesses:,} accesses by "
         f"{pluralize(people, 'person', 'people')} who are known"
     ]
     window = {"first_day": period.first, "last_day": period.last}

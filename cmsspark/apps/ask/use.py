@@ -262,8 +262,8 @@ def changed(after: StoredDays, before: StoredDays, column: str) -> Answer:
         pl.col("difference").abs(), column, descending=[True, False], nulls_last=True
     ).select("difference", *counts, "job_count_before", "job_count_after", column)
     news = [
-        rows.filter((pl.col(one) == 0) & (pl.col(other) > 0)).height
-        for one, other in (counts, reversed(counts))
+        rows.filter((pl.col(missing) == 0) & (pl.col(present) > 0)).height
+        for missing, present in (counts, reversed(counts))
     ]
     nacc = [total["nacc"] for total in totals]
     change = f" ({nacc[1] / nacc[0] - 1:+.1%})" if nacc[0] else ""
@@ -275,7 +275,7 @@ def changed(after: StoredDays, before: StoredDays, column: str) -> Answer:
     warnings = [f"of the earlier period: {text}" for text in before.warnings]
     if lengths[0] != lengths[1]:
         warnings.append(f"{lengths[0]} stored days are compared with {lengths[1]}")
-    one, other = after.period, before.period
+    later, earlier = after.period, before.period
     summary = {
         **window_dict(after),
         "before": window_dict(before),
@@ -283,8 +283,8 @@ def changed(after: StoredDays, before: StoredDays, column: str) -> Answer:
         "nacc_before": nacc[0],
     }
     return Answer(
-        f"changed by {_HEADINGS.get(column, column)}, {one.first} to {one.last} against "
-        f"{other.first} to {other.last}",
+        f"changed by {_HEADINGS.get(column, column)}, {later.first} to {later.last} against "
+        f"{earlier.first} to {earlier.last}",
         facts,
         [Part.from_frame("the largest difference first", "rows", rows)],
         summary,
@@ -294,8 +294,8 @@ def changed(after: StoredDays, before: StoredDays, column: str) -> Answer:
             after,
             "compare",
             by=None if column == "app" else column,
-            from2=str(other.first),
-            to2=str(other.last),
+            from2=str(earlier.first),
+            to2=str(earlier.last),
         ),
     )
 
