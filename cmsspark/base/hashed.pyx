@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Hashes of many texts, places of many hashes, and sums of many rows by key, at once."""
+"""Hashes of many texts, places and order of many hashes, and sums of many rows by key, at once."""
 
 from cmsspark.base.xxh64 cimport Bytes, hash64
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -17,6 +17,7 @@ cdef extern from *:
 
 cdef enum:
     AHEAD = 64  # look-ups whose memory is asked for before any of them is made
+    SORTED_ALONE = 64  # rows that are sorted by insertion at most
 
 INT32, UINT32, UINT64, INT64 = "i", "I", "LQ", "lq"
 
@@ -89,6 +90,64 @@ def find_pairs(wanted_hashes, index_hashes, index_pairs, index_starts, int bits,
                         found[row] = pairs[place]
                     break
     return np.frombuffer(made, np.int32)
+
+
+cdef struct Row:
+    uint64_t hash
+    int64_t number
+
+
+def order_of(hashes_array):
+    """The rows (int64) in the order of their hashes (uint64), those of one hash as they come: a stable ``argsort``.
+
+    None where the hashes do not spread over their range as hashes do: these need another way.
+    """
+    cdef Memory memory = Memory(hashes_array, UINT64)
+    cdef const uint64_t* hashes = <const uint64_t*>memory.view.buf
+    cdef Py_ssize_t count = memory.count, row, at, first, past, bucket
+    cdef Py_ssize_t buckets = 2  # at least: a shift by 64 bits is none
+    cdef uint64_t least = 0xFFFFFFFFFFFFFFFFULL, largest = 0
+    cdef int shift = 0
+    cdef Row moved
+    for row in range(count):
+        least, largest = min(least, hashes[row]), max(largest, hashes[row])
+    while buckets * 8 < count:
+        buckets *= 2
+    while count and (largest - least) >> shift >= <uint64_t>buckets:
+        shift += 1
+    cdef object made = PyBytes_FromStringAndSize(NULL, 8 * count)
+    cdef int64_t* order = <int64_t*>PyBytes_AS_STRING(made)
+    cdef object ends_memory = bytearray(4 * (buckets + 1))
+    cdef uint32_t* ends = <uint32_t*><char*>ends_memory
+    cdef object rows_memory = PyBytes_FromStringAndSize(NULL, sizeof(Row) * count)
+    cdef Row* rows = <Row*>PyBytes_AS_STRING(rows_memory)
+    if count > 0xFFFFFFFF:
+        return None
+    for row in range(count):
+        ends[((hashes[row] - least) >> shift) + 1] += 1
+    for bucket in range(buckets):
+        if ends[bucket + 1] > SORTED_ALONE:
+            return None
+        ends[bucket + 1] += ends[bucket]
+    # Each row goes to the next place of its bucket; then ``ends`` has where the buckets end.
+    for row in range(count):
+        bucket = (hashes[row] - least) >> shift
+        rows[ends[bucket]].hash, rows[ends[bucket]].number = hashes[row], row
+        ends[bucket] += 1
+    first = 0
+    for bucket in range(buckets):
+        past = ends[bucket]
+        for row in range(first, past):
+            moved = rows[row]
+            at = row
+            while at > first and rows[at - 1].hash > moved.hash:
+                rows[at] = rows[at - 1]
+                at -= 1
+            rows[at] = moved
+        first = past
+    for row in range(count):
+        order[row] = rows[row].number
+    return np.frombuffer(made, np.int64)
 
 
 cdef void* _more(void* old, Py_ssize_t size) except NULL:

@@ -74,6 +74,12 @@ def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
     return hashes
 
 
+def order_of(hashes: Hashes) -> npt.NDArray[np.intp]:
+    """Return the rows in the order of their hashes; those of one hash as they come."""
+    order: npt.NDArray[np.intp] | None = None if _hashed is None else _hashed.order_of(hashes)
+    return np.argsort(hashes, kind="stable") if order is None else order
+
+
 def replica_keys(blocks: Longs, sites: Hashes) -> Hashes:
     """Return the key of a disk replica of each block (its id) at the site of the same
     row (the hash of its name).

@@ -29,6 +29,7 @@ from cmsspark.counting.catalogue import (
     find_starts,
     hashes_in,
     name_hash,
+    order_of,
     replica_keys,
 )
 
@@ -74,7 +75,7 @@ class SortedRun:
     @classmethod
     def write(cls, folder: Path, rows: FileRows) -> SortedRun:
         """Write a new file in ``folder``. Raises OSError."""
-        order = np.argsort(rows.hashes, kind="stable")
+        order = order_of(rows.hashes)
         run = cls(folder / f"{uuid.uuid4().hex}.run", len(order))
         with run.path.open("wb") as sink:
             for name in _COLUMNS:

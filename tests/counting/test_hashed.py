@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.base.hashed import KeyedSums, find_pairs, hashes_of_texts
+from cmsspark.base.hashed import KeyedSums, find_pairs, hashes_of_texts, order_of
 from cmsspark.counting import catalogue
 from cmsspark.counting.catalogue import (
     NOT_THERE,
@@ -186,3 +186,21 @@ def test_rows_that_do_not_fit_a_table_of_sums_are_refused() -> None:
         with pytest.raises(ValueError, match=r"column|expected"):
             table.add(one, columns)
     assert table.count == 0
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(_HASHES, max_size=80))
+def test_the_order_of_hashes_is_that_of_a_stable_sort(values: list[int]) -> None:
+    hashes = np.array(values, np.uint64)
+    assert catalogue.order_of(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
+
+
+def test_many_hashes_are_ordered_and_those_that_do_not_spread_are_left() -> None:
+    hashes = np.random.default_rng(1).integers(0, 2**64, 50_000, np.uint64)
+    hashes[30_000:] = hashes[:20_000]
+    for shift in (0, 5, 30):
+        shifted = hashes >> np.uint64(shift)
+        assert (order_of(shifted) == np.argsort(shifted, kind="stable")).all()
+    hashes[100:300] = 7
+    assert order_of(hashes) is None
+    assert (catalogue.order_of(hashes) == np.argsort(hashes, kind="stable")).all()
