@@ -97,7 +97,7 @@ cdef struct Row:
     int64_t number
 
 
-def order_of(hashes_array):
+def sorted_order(hashes_array):
     """The rows (int64) in the order of their hashes (uint64), those of one hash as they come: a stable ``argsort``.
 
     None where the hashes do not spread over their range as hashes do: these need another way.

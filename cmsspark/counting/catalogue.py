@@ -74,9 +74,9 @@ def hashes_in(column: pa.ChunkedArray, hash_name: Hash = name_hash) -> Hashes:
     return hashes
 
 
-def order_of(hashes: Hashes) -> npt.NDArray[np.intp]:
+def sorted_order(hashes: Hashes) -> npt.NDArray[np.intp]:
     """Return the rows in the order of their hashes; those of one hash as they come."""
-    order: npt.NDArray[np.intp] | None = None if _hashed is None else _hashed.order_of(hashes)
+    order: npt.NDArray[np.intp] | None = None if _hashed is None else _hashed.sorted_order(hashes)
     return np.argsort(hashes, kind="stable") if order is None else order
 
 

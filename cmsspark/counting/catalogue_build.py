@@ -29,8 +29,8 @@ from cmsspark.counting.catalogue import (
     find_starts,
     hashes_in,
     name_hash,
-    order_of,
     replica_keys,
+    sorted_order,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class SortedRun:
     @classmethod
     def write(cls, folder: Path, rows: FileRows) -> SortedRun:
         """Write a new file in ``folder``. Raises OSError."""
-        order = order_of(rows.hashes)
+        order = sorted_order(rows.hashes)
         run = cls(folder / f"{uuid.uuid4().hex}.run", len(order))
         with run.path.open("wb") as sink:
             for name in _COLUMNS:

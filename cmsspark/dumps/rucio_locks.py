@@ -159,10 +159,10 @@ def read_rules(
     layout = Layout.from_settings(settings, settings.root)
     files = open_store(layout.dump_location("rucio", "dated").folder, "cmsspark", settings)
     dump = choose_rucio_dump(files, layout, day, ("RSES", "DATASET_LOCKS"))
-    held = read_holds(files, dump, settings.rses, partial(opened, files), is_chosen)
+    holds = read_holds(files, dump, settings.rses, partial(opened, files), is_chosen)
     accounts = load_accounts()
     key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE)
-    is_known = any(blocks.has_expiry for blocks in held)
+    is_known = any(blocks.has_expiry for blocks in holds)
 
     def row(blocks: HeldBlocks) -> dict[str, Any]:
         of_class = accounts.account_class(blocks.account, blocks.account_type)
@@ -182,4 +182,4 @@ def read_rules(
         }
 
     names = ("dataset_name", "rse", "rule_id")
-    return sorted(map(row, held), key=lambda entry: [entry[name] for name in names]), dump
+    return sorted(map(row, holds), key=lambda entry: [entry[name] for name in names]), dump

@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.base.hashed import KeyedSums, find_pairs, hashes_of_texts, order_of
+from cmsspark.base.hashed import KeyedSums, find_pairs, hashes_of_texts, sorted_order
 from cmsspark.counting import catalogue
 from cmsspark.counting.catalogue import (
     NOT_THERE,
@@ -192,7 +192,7 @@ def test_rows_that_do_not_fit_a_table_of_sums_are_refused() -> None:
 @given(st.lists(_HASHES, max_size=80))
 def test_the_order_of_hashes_is_that_of_a_stable_sort(values: list[int]) -> None:
     hashes = np.array(values, np.uint64)
-    assert catalogue.order_of(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
+    assert catalogue.sorted_order(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
 
 
 def test_many_hashes_are_ordered_and_those_that_do_not_spread_are_left() -> None:
@@ -200,7 +200,7 @@ def test_many_hashes_are_ordered_and_those_that_do_not_spread_are_left() -> None
     hashes[30_000:] = hashes[:20_000]
     for shift in (0, 5, 30):
         shifted = hashes >> np.uint64(shift)
-        assert (order_of(shifted) == np.argsort(shifted, kind="stable")).all()
+        assert (sorted_order(shifted) == np.argsort(shifted, kind="stable")).all()
     hashes[100:300] = 7
-    assert order_of(hashes) is None
-    assert (catalogue.order_of(hashes) == np.argsort(hashes, kind="stable")).all()
+    assert sorted_order(hashes) is None
+    assert (catalogue.sorted_order(hashes) == np.argsort(hashes, kind="stable")).all()

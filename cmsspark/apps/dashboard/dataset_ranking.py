@@ -173,13 +173,13 @@ def sums_of_datasets(
     chosen = replace(chosen.only("stream", "site_tier"), step="day")
     if subset is not None and len(subset) > _MANY * len(snapshot.datasets.names):
         subset = None
-    kept: dict[str, Sums] = snapshot.cached(("sums_of_datasets", chosen), dict)
-    missing = [name for name in columns if name not in kept]
+    stored: dict[str, Sums] = snapshot.cached(("sums_of_datasets", chosen), dict)
+    missing = [name for name in columns if name not in stored]
     if missing and subset is not None:
         return _sums_of_datasets(snapshot, chosen, columns, subset)
     if missing:
-        kept.update(_sums_of_datasets(snapshot, chosen, missing, None))
-    return {name: kept[name] for name in columns}
+        stored.update(_sums_of_datasets(snapshot, chosen, missing, None))
+    return {name: stored[name] for name in columns}
 
 
 def _sums_of_datasets(

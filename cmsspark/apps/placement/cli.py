@@ -178,8 +178,8 @@ def recommend_command(
     inputs, limits = _inputs(**source)
     advice = recommend(inputs, limits)
     if as_rucio:
-        held = None if source["accesses"] else _held(advice, source["settings_file"])
-        click.echo(json.dumps(rucio_rules(advice, activity, held), indent=1))
+        rules = None if source["accesses"] else _find_rules(advice, source["settings_file"])
+        click.echo(json.dumps(rucio_rules(advice, activity, rules), indent=1))
     elif output is not None:
         write_table(advice.frame(), output)
         click.echo(output)
@@ -192,7 +192,7 @@ def recommend_command(
         _echo_advice(advice, top)
 
 
-def _held(advice: Advice, settings_file: str | None) -> list[dict[str, Any]] | None:
+def _find_rules(advice: Advice, settings_file: str | None) -> list[dict[str, Any]] | None:
     """Return the rules that hold what can go, by the dump of Rucio; None without one."""
     from cmsspark.dumps.rucio_locks import read_rules
     from cmsspark.run.catalogue_snapshots import opened
