@@ -205,6 +205,9 @@ class RowRules:
         """
         parts = self._values.parts(node)
         begin = parts[-1] if parts else node
+        is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if is_method and self._is_own(node.func.value):  # type: ignore[attr-defined]
+            return True
         if any(isinstance(part, ast.Attribute) and part.attr in _FETCHES for part in parts[1:]):
             return True
         # `gc.collect()`: no module is a table.
@@ -214,8 +217,28 @@ class RowRules:
         if not isinstance(begin, ast.Name):
             return False
         # Methods of the script's own classes.
-        is_own = (begin.id == "self" and len(parts) == 2) or self._libraries.makes_local(begin.id)
-        return is_module or is_own or begin.id in self._libraries
+        is_self = begin.id == "self" and len(parts) == 2
+        is_class = self._libraries.makes_local(begin.id)
+        return is_module or is_self or is_class or begin.id in self._libraries
+
+    def _is_own(self, node: ast.expr) -> bool:
+        """Return whether a value is an object of the script's own classes, or holds only
+        such objects.
+        """
+        node = next((step for step in self._values.steps(node)), node)
+        if isinstance(node, ast.Subscript):
+            return self._is_own(node.value)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            return node.func.attr in ("items", "values") and self._is_own(node.func.value)
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", "")
+            if name in ("enumerate", "list", "reversed", "sorted", "tuple", "zip"):
+                return bool(node.args) and all(map(self._is_own, node.args))
+            return self._libraries.is_own(name)
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+            return self._is_own(node.elt)
+        values = node.values if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+        return bool(values) and all(map(self._is_own, values))
 
     def _add(self, node: ast.AST, code: str, detail: str = "") -> None:
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
@@ -305,6 +328,8 @@ _KEEPS_ORDER: Final = WORDS["keeps_order"]
 _WORK: Final = WORDS["work"]
 _SHUFFLES: Final = WORDS["shuffles"]
 _POOLS: Final = WORDS["pools"]
+#: Functions of this package that return a table.
+_TABLES: Final = ("accesses", "read", "table")
 _DEEPEST: Final = 6_000
 _WRITES: Final = WORDS["writes"]
 
@@ -401,6 +426,9 @@ class _Visitor(RowRules, ast.NodeVisitor):
                 self._values.forget(parameter.arg)
                 if (library := self._libraries.in_annotation(parameter.annotation)) is not None:
                     self._values.bind(ast.Name(parameter.arg), library)
+                elif self._libraries.is_own(getattr(parameter.annotation, "id", "")):
+                    made = ast.Call(ast.Name(parameter.annotation.id), [], [])  # type: ignore[union-attr]
+                    self._values.bind(ast.Name(parameter.arg), made)
         self.generic_visit(node)
         self._functions -= 1
         self._loops = loops
@@ -410,6 +438,10 @@ class _Visitor(RowRules, ast.NodeVisitor):
         self._shared.imported(node, in_function=bool(self._functions))
         self._libraries.imported(node)
         self._udfs.imported(node)
+        if node.module in ("cmsspark", "cmsspark.notebook"):
+            self._tables.own_functions |= {
+                alias.asname or alias.name for alias in node.names if alias.name in _TABLES
+            }
 
     def visit_Import(self, node: ast.Import) -> None:
         self._libraries.imported(node)
@@ -549,6 +581,10 @@ class _Visitor(RowRules, ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         chain = self._values.chain(node) if name else []
+        if name == "append" and node.args and self._is_own(node.args[0]):
+            filled = self._values.resolved(node.func.value)  # type: ignore[attr-defined]
+            if isinstance(filled, ast.List) and all(map(self._is_own, filled.elts)):
+                self._bind(node.func.value, ast.List(node.args))  # type: ignore[attr-defined]
         self._action(node, name, chain)
         self._called.called(
             self._function, node, in_loop=bool(self._loops) and id(node) not in self._passed

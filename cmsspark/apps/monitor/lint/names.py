@@ -70,6 +70,7 @@ class OtherLibraries:
         self._names: set[str] = set()
         self._modules: set[str] = set()
         self._classes: set[str] = set()
+        self._own: set[str] = set()
 
     def imported(self, node: ast.Import | ast.ImportFrom) -> None:
         """Note what an import names."""
@@ -88,7 +89,11 @@ class OtherLibraries:
 
     def defined(self, name: str) -> None:
         """Note a class of the script itself."""
-        self._classes.add(name)
+        self._own.add(name)
+
+    def is_own(self, name: str) -> bool:
+        """Return whether a name is a class of the script itself."""
+        return name in self._own
 
     def is_module(self, name: str) -> bool:
         """Return whether a name is of ``import name``."""
@@ -470,6 +475,8 @@ class Tables:
         self._values = values
         #: Names under which a script imports this package.
         self.own_modules: set[str] = set()
+        #: Names of this package's functions that return a table.
+        self.own_functions: set[str] = set()
         #: Names of what a script fills with fetched rows, one by one.
         self.filled: set[str] = set()
 
@@ -513,8 +520,9 @@ class Tables:
         chain = self._values.chain(node)[1:]
         query = self._values.query(node)
         parts = self._values.parts(node)
-        # A table of `import cmsspark as cms`.
-        is_ours = len(parts) > 2 and getattr(parts[-1], "id", "") in self.own_modules
+        # A table of `import cmsspark as cms`, or of `from cmsspark import accesses`.
+        name = getattr(parts[-1], "id", "") if parts else ""
+        is_ours = (len(parts) > 2 and name in self.own_modules) or name in self.own_functions
         begins = bool(_READERS & set(chain)) or bool(query) or is_ours
         if chain[:1] == ["textFile"] and "*" not in ast.unparse(list(self._values.steps(node))[2]):
             return False  # lines as they are: a list of names, not the logs
