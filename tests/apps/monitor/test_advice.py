@@ -324,6 +324,8 @@ def test_a_task_with_more_than_its_share_is_one_cause_with_one_advice() -> None:
     advice = advise([run])
     assert [entry.conf for entry in advice if entry.conf and "overhead" not in entry.subject] == []
     assert "one task has 1.1 GB" in of("skew", run).text
+    few = spilling_at(spilled_stage(largest=GIB), **{"spark_sql_shuffle_partitions": "4"})
+    assert of("partitions", few).conf is None, "5 GB in 4 partitions of 128 MB would be 40"
     twice = spilling_at(spilled_stage(largest=200 * MIB, tasks=2, is_join=True))
     assert all(entry.subject != "skew" for entry in advise([twice])), "twice another is no skew"
     joined = of("skew", spilling_at(spilled_stage(largest=GIB, is_join=True)))

@@ -269,7 +269,7 @@ _UNIFIED: Final = {
     "OnHeapExecutionMemory",
 }
 _NO_UNIFIED: Final = "not known: no peak of the memory that executes and caches was measured"
-_SKEWED: Final = "one task has more than its share, which memory does not change"
+_SKEWED: Final = "one task has more than its share, which neither memory nor partitions change"
 _PARTITION_BYTES: Final = 128 * MIB
 
 
@@ -315,6 +315,9 @@ def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
         _off_heap(worst, latest, cure),
         _cores(worst, latest, heap),
     ]
+    if skew and cure is None:
+        text = f"{shuffle_partitions(latest)}; keep them: {_SKEWED}"
+        return [*advice, Advice("partitions", text)]
     return [*advice, *_partitions(alike, latest, cure)]
 
 
