@@ -1,8 +1,9 @@
 """The rollups of a store: which segments there should be, building those that are
 missing, removing old ones.
 
-A month that is over is one segment; each day of the newest month is a segment of its
-own, so a new day builds only itself. The name of a segment has a digest of its days, their
+A month that is over is one segment, and so is a week of the newest month; each day after
+that is a segment of its own, so a new day builds only itself. Until a month or week is
+built its days stay as they were. The name of a segment has a digest of its days, their
 runs and the list of names, and one of its content: a day that was run again is another
 segment, and one that is damaged or of another version is built anew.
 """
@@ -145,22 +146,38 @@ class Rollups:
         }
         streams = {day: interval.streams for day, interval in days.items()}
         groups = {
-            name: [days[day] for day in members]
-            for name, members in plan_segments(sorted(days)).items()
+            name: [days[day] for day in members if day in days]
+            for name, members in plan_segments(sorted(stored)).items()
+            if not days.keys().isdisjoint(members)
         }
         segments = {name: self._existing(name, members) for name, members in groups.items()}
         missing = [name for name, segment in segments.items() if segment is None]
+        parts = {name: self._parts(groups[name]) for name in missing}
 
-        def state(pending: frozenset[date] = frozenset()) -> RollupState:
-            built = tuple(segment for segment in segments.values() if segment is not None)
-            return RollupState(built, dict(faults), reasons, streams, pending)
+        def state() -> RollupState:
+            built: list[Segment] = []
+            for name, segment in segments.items():
+                built += parts[name] if name in missing else [segment] if segment else []
+            there = {day for segment in built for day in segment.runs}
+            waiting = {entry.first_day for name in missing for entry in groups[name]}
+            pending = frozenset(waiting - there)
+            return RollupState(tuple(built), dict(faults), reasons, streams, pending)
 
         while missing:
-            pending = frozenset(entry.first_day for name in missing for entry in groups[name])
-            offer(state(pending))
+            offer(state())
             name = missing.pop()
             segments[name] = self._segment(name, groups[name], faults)
         return state()
+
+    def _parts(self, days: Sequence[StoredInterval]) -> list[Segment]:
+        """Return the segments of parts of some days, as they were before the next day came."""
+        by_day = {entry.first_day: entry for entry in days}
+        found = [
+            self._existing(name, [by_day[day] for day in members])
+            for name, members in plan_segments(sorted(by_day)).items()
+            if len(members) < len(days)
+        ]
+        return [segment for segment in found if segment is not None]
 
     def find_faults(self, stored: Mapping[date, StoredInterval]) -> dict[date, str]:
         """Return the stored days that cannot be read, each with the reason. One whose
@@ -309,16 +326,20 @@ def _to_segment(path: Path, days: Sequence[StoredInterval]) -> Segment:
 
 
 def plan_segments(days: Sequence[date]) -> dict[str, list[date]]:
-    """Segment name → its days: one for each month, and one for each day of the newest month.
+    """Segment name → its days: one for each month, one for each seven days of the newest
+    month that are over, and one for each day after them.
 
     Example:
-        >>> plan_segments([date(2026, 1, 30), date(2026, 1, 31), date(2026, 2, 1)]).keys()
-        dict_keys(['2026-01', '2026-02-01'])
+        >>> days = [date(2026, 1, 30), date(2026, 1, 31), date(2026, 2, 7), date(2026, 2, 8)]
+        >>> plan_segments(days).keys()
+        dict_keys(['2026-01', '2026-02-week1', '2026-02-08'])
     """
     groups: dict[str, list[date]] = {}
     for day in days:
-        is_newest = (day.year, day.month) == (days[-1].year, days[-1].month)
-        groups.setdefault(day.isoformat() if is_newest else f"{day:%Y-%m}", []).append(day)
+        name, week = f"{day:%Y-%m}", (day.day + 6) // 7
+        if (day.year, day.month) == (days[-1].year, days[-1].month):
+            name = f"{name}-week{week}" if 7 * week < days[-1].day else day.isoformat()
+        groups.setdefault(name, []).append(day)
     return groups
 
 

@@ -80,7 +80,7 @@ def test_only_what_is_new_is_built(store: Path, tmp_path: Path) -> None:
     assert len(log) == 3 and len(state.segments) == 3
     again = Refreshed(store, tmp_path / "cache")
     assert again.refresh() == (state, [])  # another process finds them
-    day = LAST - timedelta(days=2)
+    day = LAST + timedelta(days=1)
     stores.store_day(store, day, stores.partial_rows(day, count=10))
     later, log = again.refresh()
     assert log == [f"rollups of {day}: 1 day"] and set(later.runs) == set(state.runs) | {day}
@@ -113,6 +113,28 @@ def test_a_month_that_is_over_becomes_one_segment(store: Path, tmp_path: Path) -
         "2026-01",
         "2026-02-01",
     ]
+
+
+def test_days_stay_as_they_were_until_their_week_is_one_segment(tmp_path: Path) -> None:
+    store, cache = tmp_path / "store", tmp_path / "cache"
+
+    def add(day: date) -> None:
+        stores.store_day(store, day, stores.partial_rows(day, count=10))
+
+    for number in (5, 6, 7):
+        add(LAST.replace(day=number))
+    with Database(str(store)) as database:
+        rollups, offered = Rollups(database, cache, lambda text: None), list[RollupState]()
+        rollups.refresh()
+        add(LAST.replace(day=8))
+        state = rollups.refresh(offered.append)
+        assert [segment.path.name.partition(".")[0] for segment in state.segments] == [
+            "2026-01-week1",
+            "2026-01-08",
+        ]
+        assert [sorted(one.pending) for one in offered] == [[LAST.replace(day=8)], []]
+        assert [len(one.segments) for one in offered] == [3, 4]
+        assert nacc(offered[-1]) == nacc(state) > nacc(offered[0]) > 0
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete", "names"])
