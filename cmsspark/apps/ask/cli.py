@@ -356,7 +356,7 @@ def concentrated(
 
     stored = find_window(files, store, period, weeks)
     with Database(store, files=files) as database:
-        return costs.concentrated(database, site, stored.period)
+        return costs.concentrated(database, site, stored)
 
 
 @command.command("worst")

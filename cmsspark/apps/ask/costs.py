@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Final
 
-from cmsspark.apps.ask.use import Answer, Part, page_address
+from cmsspark.apps.ask.use import Answer, Part, page_address, window_dict
 from cmsspark.base import efficiency
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.query.database import Database, QueryResult
+from cmsspark.store.stored_days import StoredDays
 
 #: Sums of HTCondor's jobs. What failed and removed jobs used is wasted, all of it; of ok
 #: jobs what their CPU did not use, which are evicted and idle core hours.
@@ -112,10 +113,11 @@ def concentration(
     return (share if keys == 1 else None), people, accesses or 0
 
 
-def concentrated(database: Database, site: str, period: Period) -> Answer:
+def concentrated(database: Database, site: str, days: StoredDays) -> Answer:
     """Return how concentrated the use of a site is, without names. Raises InputMissing
     (66) if nobody is known to have read there.
     """
+    period = days.period
     share, people, accesses = concentration(database, site, period.first, period.last)
     if not people:
         raise InputMissing(
@@ -130,13 +132,14 @@ def concentrated(database: Database, site: str, period: Period) -> Answer:
         f"the {HEAVIEST} people with the most accesses: {share_text} of {accesses:,} accesses by "
         f"{pluralize(people, 'person', 'people')} who are known"
     ]
-    window = {"first_day": period.first, "last_day": period.last}
     numbers = {"share_of_ten": share, "people": people, "accesses": accesses}
     return Answer(
-        f"use of {site}, {period.first} to {period.last}",
+        f"use of {site}, {period.first} to {period.last}, "
+        f"{pluralize(len(days.partials), 'day')} stored",
         facts,
         [],
-        {"site": site, **window, **numbers},
+        {"site": site, **window_dict(days), **numbers},
+        days.warnings,
         page=page_address("sites", site=site, **{"from": period.first, "to": period.last}),
     )
 

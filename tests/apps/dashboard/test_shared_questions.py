@@ -183,6 +183,7 @@ def test_how_concentrated_the_use_of_a_site_is(served: Running) -> None:
     counts = [int(row[0]) for row in by_person]
     assert len(counts) > 10
     answer = ask(served, "concentrated", SITE)
+    assert answer["days_stored"] and answer["days_stored"] + len(answer["missing_days"]) == 28
     assert answer["people"] == len(counts) and answer["accesses"] == sum(counts)
     share = sum(counts[:10]) / sum(counts)
     assert answer["share_of_ten"] == pytest.approx(share)
