@@ -158,9 +158,9 @@ class Rollups:
             built: list[Segment] = []
             for name, segment in segments.items():
                 built += parts[name] if name in missing else [segment] if segment else []
-            there = {day for segment in built for day in segment.runs}
+            built_days = {day for segment in built for day in segment.runs}
             waiting = {entry.first_day for name in missing for entry in groups[name]}
-            pending = frozenset(waiting - there)
+            pending = frozenset(waiting - built_days)
             return RollupState(tuple(built), dict(faults), reasons, streams, pending)
 
         while missing:
@@ -172,12 +172,12 @@ class Rollups:
     def _parts(self, days: Sequence[StoredInterval]) -> list[Segment]:
         """Return the segments of parts of some days, as they were before the next day came."""
         by_day = {entry.first_day: entry for entry in days}
-        found = [
+        segments = [
             self._existing(name, [by_day[day] for day in members])
             for name, members in plan_segments(sorted(by_day)).items()
             if len(members) < len(days)
         ]
-        return [segment for segment in found if segment is not None]
+        return [segment for segment in segments if segment is not None]
 
     def find_faults(self, stored: Mapping[date, StoredInterval]) -> dict[date, str]:
         """Return the stored days that cannot be read, each with the reason. One whose

@@ -427,8 +427,8 @@ class _Visitor(RowRules, ast.NodeVisitor):
                 if (library := self._libraries.in_annotation(parameter.annotation)) is not None:
                     self._values.bind(ast.Name(parameter.arg), library)
                 elif self._libraries.is_own(getattr(parameter.annotation, "id", "")):
-                    made = ast.Call(ast.Name(parameter.annotation.id), [], [])  # type: ignore[union-attr]
-                    self._values.bind(ast.Name(parameter.arg), made)
+                    instance = ast.Call(ast.Name(parameter.annotation.id), [], [])  # type: ignore[union-attr]
+                    self._values.bind(ast.Name(parameter.arg), instance)
         self.generic_visit(node)
         self._functions -= 1
         self._loops = loops

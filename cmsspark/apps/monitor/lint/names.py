@@ -70,7 +70,7 @@ class OtherLibraries:
         self._names: set[str] = set()
         self._modules: set[str] = set()
         self._classes: set[str] = set()
-        self._own: set[str] = set()
+        self._own_classes: set[str] = set()
 
     def imported(self, node: ast.Import | ast.ImportFrom) -> None:
         """Note what an import names."""
@@ -89,11 +89,11 @@ class OtherLibraries:
 
     def defined(self, name: str) -> None:
         """Note a class of the script itself."""
-        self._own.add(name)
+        self._own_classes.add(name)
 
     def is_own(self, name: str) -> bool:
         """Return whether a name is a class of the script itself."""
-        return name in self._own
+        return name in self._own_classes
 
     def is_module(self, name: str) -> bool:
         """Return whether a name is of ``import name``."""
