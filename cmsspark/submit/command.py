@@ -190,6 +190,11 @@ class Command:
         """True when YARN runs it."""
         return self.options.get("spark.master") == "yarn"
 
+    @property
+    def is_on_kubernetes(self) -> bool:
+        """True when Kubernetes runs it."""
+        return (self.options.get("spark.master") or "").startswith("k8s:")
+
     def shell(self) -> str:
         """Return the command as one would type it: ``NAME=value`` words first, one option a line."""
         words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]

@@ -163,7 +163,6 @@ def run(
         _become(command)
     reader, writer = os.pipe()
     application = Application(write_note) if command.is_on_yarn else None
-    is_on_kubernetes = (command.options.get("spark.master") or "").startswith("k8s:")
     command = _with_channels(command, environ, 2 if sys.stderr.isatty() else writer)
     if command.mode == "cluster":
         # Spark would put this host's paths before what travels with the job.
@@ -190,7 +189,7 @@ def run(
             application,
             measure.line if measure is not None else None,
             has_ivy=has_ivy,
-            has_job=not is_on_kubernetes or command.mode != "cluster",
+            has_job=not command.is_on_kubernetes or command.mode != "cluster",
         )
         look = functools.partial(_look_at_master, application, {**environ, **command.env})
         outcome = _wait(child, application, command.start_within, look)
@@ -227,6 +226,19 @@ def run(
             f"the driver was ended from outside by {signal.Signals(-code).name} (out of memory?)"
         )
         return int(Exit.NOT_READY)
+    return _final_code(code, command, environ, application, watch)
+
+
+def _final_code(
+    code: int,
+    command: Command,
+    environ: Mapping[str, str],
+    application: Application | None,
+    watch: Watch,
+) -> int:
+    """Return the exit code of a run whose spark-submit ended with ``code``, and write why
+    it is another one.
+    """
     if code != 0 and watch.unresolved:
         _show_unresolved(watch.unresolved)
         return int(Exit.SETTINGS)
@@ -234,7 +246,7 @@ def run(
         sys.stderr.write("\n".join(watch.tail.splitlines()[-20:]) + "\n")
     if application is not None and command.mode == "cluster":
         return _end_on_yarn(application, command, environ, code, watch)
-    if code in _VAGUE_CODES and (application is not None or is_on_kubernetes):
+    if code in _VAGUE_CODES and (application is not None or command.is_on_kubernetes):
         reason = (
             refusal(f"{application.diagnostics}\n{watch.tail}")
             if application is not None
@@ -243,7 +255,7 @@ def run(
         if reason is not None:
             write_note(reason.text())
             return int(reason.exit_code)
-    if code != 0 and is_on_kubernetes and (error := _CLIENT_SAID.findall(watch.tail)):
+    if code != 0 and command.is_on_kubernetes and (error := _CLIENT_SAID.findall(watch.tail)):
         write_note(f"spark-submit ended with {code}: {error[-1][:600]}")
     if (
         application is not None

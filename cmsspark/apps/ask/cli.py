@@ -29,8 +29,6 @@ from cmsspark.store.stored_columns import newest, open_store
 from cmsspark.store.stored_days import StoredDays
 
 WEEKS: Final = 4
-_EXCLUDE: Final = "--weeks and a period exclude each other"
-_ONE_OF_THEM: Final = "give only one of them"
 
 
 @click.group("ask", cls=CommandGroup)
@@ -68,13 +66,20 @@ def _window(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def _check_one(period: Period | None, weeks: int | None) -> None:
+    """Raise UsageError (2) for a window that is named twice."""
+    if period is not None and weeks is not None:
+        raise UsageError(
+            "--weeks and a period exclude each other", next_step="give only one of them"
+        )
+
+
 def find_window(files: Files, fout: str, period: Period | None, weeks: int | None) -> StoredDays:
     """Return the stored days of the period, or of the last weeks.
 
     Raises InputMissing (66) where there is none, UsageError (2) where both are given.
     """
-    if period is not None and weeks is not None:
-        raise UsageError(_EXCLUDE, next_step=_ONE_OF_THEM)
+    _check_one(period, weeks)
     if period is None:
         last, _ = newest(files, fout, stored_days.TABLE)
         period = between(last - timedelta(days=7 * (weeks or WEEKS) - 1), last)
@@ -380,8 +385,7 @@ def worst(
     from cmsspark.apps.ask import costs
     from cmsspark.store.query.database import Database
 
-    if period is not None and weeks is not None:
-        raise UsageError(_EXCLUDE, next_step=_ONE_OF_THEM)
+    _check_one(period, weeks)
     if site is not None and name == "agents":
         raise UsageError("agents have no site", next_step="leave out --site")
     with Database(store, files=files) as database:

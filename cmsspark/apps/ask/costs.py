@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Final
 
-from cmsspark.apps.ask.use import Answer, Part, page_address, window_dict
+from cmsspark.apps.ask.use import HEADINGS, Answer, Part, page_address, window_dict
 from cmsspark.base import efficiency
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.periods import Period
@@ -95,9 +95,10 @@ HEAVIEST: Final = 10
 def concentration(
     database: Database, site: str, first: date, last: date
 ) -> tuple[float | None, int, int]:
-    """Return the share of the ten people with the most accesses at a site in the accesses
-    of all known people, the number of these people, and their accesses. The share is None
-    if nobody is known, or if two pseudonym keys make one person two.
+    """Return the share of the ten people with the most accesses at a site, or the sites
+    of a pattern, in the accesses of all known people, the number of these people, and
+    their accesses. The share is None if nobody is known, or if two pseudonym keys make
+    one person two.
 
     ``database`` sees the partials, which have a row for each person.
     """
@@ -106,7 +107,7 @@ def concentration(
         " count(DISTINCT key) FROM (SELECT sum(accesses) AS accesses,"
         """ split_part("user", ':', 1) AS key,"""
         " row_number() OVER (ORDER BY sum(accesses) DESC) AS place FROM partials"
-        ' WHERE site_name = ? AND day BETWEEN ? AND ? AND accesses > 0 AND "user" IS NOT NULL'
+        ' WHERE site_name GLOB ? AND day BETWEEN ? AND ? AND accesses > 0 AND "user" IS NOT NULL'
         ' GROUP BY "user")',
         [HEAVIEST, site, first, last],
     ).rows[0]
@@ -168,12 +169,17 @@ def worst(
         else (period.first, period.last)
     )
     stored = sum(first <= day <= last for day in days)
-    condition, values = ("true", []) if site is None else ("site = ?", [site])
+    condition, values = ("true", []) if site is None else ("site GLOB ?", [site])
     rows = rank(database, ranking, first, last, condition, values)
     where = f" at {site}" if site else ""
     window = f"{first} to {last}, {pluralize(stored, 'day')} stored"
     columns = [*rows.names[1:], ranking.key]
-    part = Part(f"by {ranking.key}, the worst first", "rows", rows.dicts, tuple(columns))
+    part = Part(
+        f"by {HEADINGS.get(ranking.key, ranking.key)}, the worst first",
+        "rows",
+        rows.dicts,
+        tuple(columns),
+    )
     return Answer(
         f"worst {name}{where}, {window}",
         [] if rows.rows else ["nothing of this kind is stored in this period"],

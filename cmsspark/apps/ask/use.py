@@ -27,7 +27,7 @@ _MEASURES: Final = ("nacc", "distinct_users", "day_count", "remote_nacc", "read_
 #: Of jobs, which are not accesses and are counted apart.
 _OF_JOBS: Final = ("nacc", "distinct_users", "cpu_time")
 #: Headings of the columns.
-_HEADINGS: Final = {
+HEADINGS: Final = {
     "nacc": "accesses",
     "distinct_users": "users",
     "day_count": "days",
@@ -125,7 +125,7 @@ class Part:
 
     @property
     def headings(self) -> list[str]:
-        return [_HEADINGS.get(name, name) for name in self.columns]
+        return [HEADINGS.get(name, name) for name in self.columns]
 
     @property
     def text_columns(self) -> list[int]:
@@ -269,7 +269,7 @@ def changed(after: StoredDays, before: StoredDays, column: str) -> Answer:
     change = f" ({nacc[1] / nacc[0] - 1:+.1%})" if nacc[0] else ""
     facts = [
         f"{nacc[1]:,} accesses, before {nacc[0]:,}{change}",
-        f"{news[0]:,} of {pluralize(rows.height, _HEADINGS.get(column, column))} are new, {news[1]:,} are gone",
+        f"{news[0]:,} of {pluralize(rows.height, HEADINGS.get(column, column))} are new, {news[1]:,} are gone",
     ]
     lengths = [len(days.partials) for days in (before, after)]
     warnings = [f"of the earlier period: {text}" for text in before.warnings]
@@ -283,7 +283,7 @@ def changed(after: StoredDays, before: StoredDays, column: str) -> Answer:
         "nacc_before": nacc[0],
     }
     return Answer(
-        f"changed by {_HEADINGS.get(column, column)}, {later.first} to {later.last} against "
+        f"changed by {HEADINGS.get(column, column)}, {later.first} to {later.last} against "
         f"{earlier.first} to {earlier.last}",
         facts,
         [Part.from_frame("the largest difference first", "rows", rows)],

@@ -175,7 +175,6 @@ class Rollups:
         segments = [
             self._existing(name, [by_day[day] for day in members])
             for name, members in plan_segments(sorted(by_day)).items()
-            if len(members) < len(days)
         ]
         return [segment for segment in segments if segment is not None]
 

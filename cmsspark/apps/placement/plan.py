@@ -460,22 +460,22 @@ def recommend(inputs: PlacementInputs, limits: Limits = DEFAULT) -> Advice:
 
 
 def rucio_rules(
-    advice: Advice, activity: str, found: Iterable[Mapping[str, Any]] | None = None
+    advice: Advice, activity: str, holding: Iterable[Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
     """Return the plan as Rucio takes it: the bodies of POST /rules that make the copies,
-    and the copies that can go, with the rules to end: those of ``found`` (as
+    and the copies that can go, with the rules to end: those of ``holding`` (as
     :func:`cmsspark.dumps.rucio_locks.read_rules`) for the copy, None if not known.
     """
     add, remove = list[dict[str, Any]](), list[dict[str, Any]]()
     rules: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-    for rule in found or ():
+    for rule in holding or ():
         described = {name: rule[name] for name in ("rule_id", "account", "expires_at")}
         rules[rule["dataset_name"], rule["rse"]].append(described)
     for row in advice.rows:
         did, rse = {"scope": SCOPE, "name": row.dataset}, rse_of_disk(row.site)
         copy = {"did": did, "rse_expression": rse, "bytes": row.bytes}
         if row.action == "remove":
-            of_copy = None if found is None else rules[row.dataset, rse]
+            of_copy = None if holding is None else rules[row.dataset, rse]
             remove.append({**copy, "rules": of_copy})
         elif row.action == "copy":
             ratio = None if row.benefit is None else row.benefit / max(row.bytes, 1)

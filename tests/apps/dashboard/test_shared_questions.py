@@ -187,6 +187,14 @@ def test_how_concentrated_the_use_of_a_site_is(served: Running) -> None:
     assert answer["people"] == len(counts) and answer["accesses"] == sum(counts)
     share = sum(counts[:10]) / sum(counts)
     assert answer["share_of_ten"] == pytest.approx(share)
+    sites = plain(
+        served,
+        "data_aggregation",
+        "partials",
+        f"SELECT sum(nacc) FROM t WHERE site_name LIKE '{SITE[:3]}%' AND stream <> 'condor' "
+        'AND "user" IS NOT NULL',
+    )
+    assert ask(served, "concentrated", f"{SITE[:3]}*")["accesses"] == int(sites[0][0])
     # The page reads the partials when the part is opened.
     assert "heaviest" not in text_of(served, f"sites?site={SITE}")
     text = text_of(served, f"sites?site={SITE}&part=people")

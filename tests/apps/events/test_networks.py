@@ -147,17 +147,17 @@ def test_a_gpu_is_found_to_have_the_kernel_also_while_a_function_is_compiled(
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(pallas, "pallas_call", interpret)
     gru.has_kernel.cache_clear()
-    found = []
+    answers = []
 
     def check(value: Any) -> Any:
-        found.append(gru.has_kernel())
+        answers.append(gru.has_kernel())
         return value
 
     try:
         (jax.jit(check) if is_compiling else check)(1.0)
     finally:
         gru.has_kernel.cache_clear()
-    assert found == [True]
+    assert answers == [True]
 
 
 def test_scores_are_computed_in_the_highest_precision() -> None:

@@ -72,7 +72,7 @@ def view(request: PageRequest) -> ui.Content:
     }
     text = text_parameter(request.parameters, "q")
     workflow = text_parameter(request.parameters, "workflow")
-    condition, filters = _where(chosen, text, workflow)
+    condition, filters = choose_rows({**chosen, "workflow": workflow}, "workflow", text)
     where, parameters = f"day BETWEEN ? AND ? AND {condition}", [first, last, *filters]
     controls = [
         ui.Control("from", "From", first.isoformat(), kind="date"),
@@ -173,15 +173,17 @@ def choose_period(request: PageRequest, days: list[date]) -> tuple[date, date]:
     return first, last
 
 
-def _where(chosen: dict[str, str], text: str, workflow: str) -> tuple[str, list[Any]]:
-    conditions: list[str] = ["true"]
-    values: list[Any] = []
-    for name, value in {**chosen, "workflow": workflow}.items():
+def choose_rows(chosen: dict[str, str], column: str, text: str) -> tuple[str, list[Any]]:
+    """Return the SQL condition, with its values, of rows with the chosen values, an empty
+    one of which is any, and all words of ``text`` in a column.
+    """
+    conditions, values = ["true"], list[Any]()
+    for name, value in chosen.items():
         if value:
             conditions.append(f"{name} = ?")
             values.append(value)
     for word in text.split():
-        conditions.append("contains(lower(workflow), lower(?))")
+        conditions.append(f"contains(lower({column}), lower(?))")
         values.append(word)
     return " AND ".join(conditions), values
 

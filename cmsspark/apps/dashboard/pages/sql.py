@@ -7,7 +7,6 @@ from typing import Any, Final
 from cmsspark.apps.dashboard import error_forms
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.query_process import Busy, Query
-from cmsspark.apps.dashboard.selection import choice_parameter
 from cmsspark.apps.dashboard.widgets import (
     Column,
     Content,
@@ -159,9 +158,7 @@ def _columns(table: schemas.Table) -> Table:
 
 def _tables(request: PageRequest) -> list[Section]:
     days = _days(request)
-    opened = choice_parameter(
-        request.parameters, "table", ["", *(table.name for table in request.database.tables)], ""
-    )
+    opened = request.parameters.get("table", "")
     folds: dict[bool, list[Fold]] = {True: [], False: []}
     for table in request.database.tables:
         count, newest = days.get(table.name, (0, ""))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.pages.efficiency import choose_period, missing_days
+from cmsspark.apps.dashboard.pages.efficiency import choose_period, choose_rows, missing_days
 from cmsspark.apps.dashboard.selection import choice_parameter, text_parameter
 from cmsspark.base.periods import between
 
@@ -56,15 +56,7 @@ def view(request: PageRequest) -> ui.Content:
     site = choice_parameter(request.parameters, "site", ["", *sites], "")
     text = text_parameter(request.parameters, "q")
     name = text_parameter(request.parameters, "request")
-    conditions, values = ["true"], []
-    for column, value in (("site", site), ("request", name)):
-        if value:
-            conditions.append(f"{column} = ?")
-            values.append(value)
-    for word in text.split():
-        conditions.append("contains(lower(request), lower(?))")
-        values.append(word)
-    chosen = (first, last, " AND ".join(conditions), values)
+    chosen = (first, last, *choose_rows({"site": site, "request": name}, "request", text))
     typed = f"--from {first} --to {last}"
     sections = [ui.Section("In total", [_by_day(request, *chosen)])]
     for key in ("task", "step", "site") if name else ("request", "site"):
