@@ -260,7 +260,25 @@ def figures(top: Path) -> Iterator[Figure]:
     for stream in STREAMS:
         yield Figure.of(f"files that mention {stream}", files_of_stream(top, files, stream))
     yield Figure.of("files that derive columns", derivations(files))
+    pages = docs_words(top)
+    yield Figure(
+        "words of the docs",
+        f"{sum(pages.values()):,}",
+        [f"{name}: {count:,}" for name, count in pages.items()],
+    )
     yield from words(files)
+
+
+def docs_words(top: Path) -> dict[str, int]:
+    """Return the words of each page in ``docs/``, as a reader counts: without decision
+    records, comments, and the bars of tables.
+    """
+    return {
+        page.name: len(
+            re.sub(r"<!--.*?-->|\|(?:\s*-+\s*\|)*", " ", page.read_text(encoding="utf-8")).split()
+        )
+        for page in sorted((top / "docs").glob("*.md"))
+    }
 
 
 def words(files: list[Source]) -> Iterator[Figure]:

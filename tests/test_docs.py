@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from bench.house import docs_words
 from cmsspark.apps.demo import make
 from cmsspark.apps.demo.cli import installed
 
@@ -106,6 +107,11 @@ def test_the_index_lists_every_page_and_every_decision() -> None:
     for folder in (DOCS, DOCS / "decisions"):
         listed = set(_LINK.findall((folder / "index.md").read_text(encoding="utf-8")))
         assert {page.name for page in folder.glob("*.md")} - {"index.md"} <= listed
+
+
+def test_the_docs_do_not_grow() -> None:
+    """What is said once is not said again: a new sentence takes the place of another one."""
+    assert sum(docs_words(TOP).values()) <= 50_000
 
 
 def test_every_decision_has_a_number_of_its_own_and_the_three_parts() -> None:
