@@ -19,6 +19,7 @@ from cmsspark.counting.reconciliation import (
     usual,
 )
 from cmsspark.sources.registry import STREAMS_NEEDING_REPLICAS, find_source
+from cmsspark.store.run_history import describe_result
 
 #: Bins in the order in which they are shown, with their labels.
 BINS: Final[Mapping[str, str]] = {
@@ -88,6 +89,7 @@ def report(
         "streams": streams,
         "joins": [join for stream in streams for join in _joins(stream, manifest, stored)],
         "quarantine": quarantine,
+        "result": [*describe_result(manifest)],
         "trailing_days": _trailing([manifest, *before]),
     }
 

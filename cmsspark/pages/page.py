@@ -83,13 +83,10 @@ def _parts(
         if lines := apart(report):
             yield section("Beside the cells", layout.items(lines))
         yield section("Joins", _joins(report["joins"]), about=_ABOUT_JOINS)
-    if inputs := [*_inputs(streams), *_dumps(report)]:
+    if inputs := _inputs(streams):
         yield section("Inputs", *inputs)
     yield from _details(report, streams)
-    versions = ", ".join(
-        f"{name} {value}" for name, value in (report.get("versions") or {}).items()
-    )
-    yield Markup("<footer>{}</footer>").format(layout.safe(versions))
+    yield section("The run", table((), report["result"], (0, 1)))
 
 
 def _verdicts(report: Mapping[str, Any]) -> Markup:
@@ -112,8 +109,6 @@ def _facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"{report['read']:,}", "records read"
         yield percent(matched / report["read"] if report["read"] else None), "matched to a dataset"
     yield from cost_facts(report)
-    for name, entry in (report.get("tables") or {}).items():
-        yield f"{entry['rows']:,}", f"rows of {name}, {volume(entry.get('bytes', 0))}"
     if report.get("seconds") is not None:
         about = "to make it" if report.get("period") else f"by {report.get('engine') or 'spark'}"
         yield f"{report['seconds']:,.0f} s", about
@@ -244,12 +239,6 @@ def _inputs(streams: Sequence[Mapping[str, Any]]) -> list[Markup]:
     return (
         [table(["stream", "files", "size", "format", "folder"], rows, (0, 3, 4))] if rows else []
     )
-
-
-def _dumps(report: Mapping[str, Any]) -> list[Markup]:
-    dumps = (report.get("dumps") or {}).items()
-    rows = [[kind, dump.get("day") or "no date", code(dump.get("folder"))] for kind, dump in dumps]
-    return [table(["dump", "of", "folder"], rows, (0, 1, 2))] if rows else []
 
 
 def _details(report: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) -> Iterator[Markup]:

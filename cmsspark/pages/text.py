@@ -83,7 +83,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     )
     yield from _section("beside the cells", apart(report))
     yield from _section("joins, rows in = rows out", [_join(join) for join in report["joins"]])
-    yield from _section("inputs", [*_inputs(streams), *_dumps(report)])
+    yield from _section("inputs", list(_inputs(streams)))
     heading = "files that are not in DBS (user_file, temporary, not_in_dbs), by prefix"
     yield from _section(heading, list(_prefixes(report)))
     yield from _section(
@@ -98,8 +98,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield from _section(
         "identical files, each counted", [_joined_paths(paths) for paths in groups[:_SHOWN]]
     )
-    tables = (report.get("tables") or {}).items()
-    yield from _section("stored", [_stored(*entry) for entry in tables])
+    yield from _section("the run", [f"{label:<9} {fact}" for label, fact in report["result"]])
 
 
 def cost_facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -145,11 +144,6 @@ def _inputs(streams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{stream['stream']:<6} {size}{f' ({formats})' if formats else ''}: {read['folder']}"
 
 
-def _dumps(report: Mapping[str, Any]) -> Iterator[str]:
-    for kind, dump in (report.get("dumps") or {}).items():
-        yield f"{kind:<6} dump of {dump.get('day') or 'no date'}: {dump.get('folder')}"
-
-
 def _prefixes(report: Mapping[str, Any]) -> Iterator[str]:
     for prefix, counts in by_prefix(report)[:_SHOWN]:
         records = ", ".join(f"{stream} {count:,}" for stream, count in counts.items())
@@ -166,11 +160,6 @@ def _other_days(stream: Mapping[str, Any]) -> Iterator[str]:
     if stream["out_of_day"]:
         days = sorted(stream["out_of_day"].items(), key=lambda entry: -entry[1])[:_SHOWN]
         yield f"{stream['stream']:<6} " + ", ".join(f"{day}: {count:,}" for day, count in days)
-
-
-def _stored(name: str, table: Mapping[str, Any]) -> str:
-    rows = pluralize(table["rows"], "row")
-    return f"{name}: {rows}, {volume(table.get('bytes', 0))}"
 
 
 def _joined_paths(paths: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from cmsspark.base import dates, efficiency
+from cmsspark.base import efficiency
 from cmsspark.base.errors import CmssparkError, Exit, OutputError, as_ours
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.periods import named, options
@@ -37,7 +37,7 @@ from cmsspark.pages.pictures import facts, pictures
 from cmsspark.store import results
 from cmsspark.store.own_jobs import Job, find_job
 from cmsspark.store.results import CurrentTable
-from cmsspark.store.run_history import Run
+from cmsspark.store.run_history import Run, describe
 
 #: The page that each run of a job on log streams writes beside its tables.
 PAGE: Final = "report.html"
@@ -230,21 +230,13 @@ def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
         try:
             # The page: what failed, where, the next step, what the exit code means, and
             # what else is known.
-            interval = run.details.period or run.day.isoformat()
             ours = as_ours(error)
             values = (
                 {"where": ours.where, "found": ours.found, "next": ours.next_step}
                 if ours is not None
                 else {}
             )
-            process = run.process or {}
-            facts = {
-                "began": f"{dates.to_second(run.began_ms)} UTC",
-                "took": f"{run.seconds or 0:,.1f} s",
-                "by": f"process {process.get('pid')} on {process.get('host')}",
-                "store": run.store,
-                "result": _result(run, interval),
-            }
+            facts = [*describe(run), ("result", _result(run))]
             problem = Markup("<p><b>{}</b></p>").format(
                 _lines(ours.problem if ours else run.error or "interrupted")
             )
@@ -253,7 +245,7 @@ def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
             with suppress(ValueError):
                 meaning = f"{number}: {Exit(number).meaning}. Next: {Exit(number).next_step}."
             parts = [
-                section("What failed", problem, *_pairs(values), kind="warnings"),
+                section("What failed", problem, *_pairs(values.items()), kind="warnings"),
                 section("What the code means", about=meaning),
                 section("The run", *_pairs(facts)),
             ]
@@ -261,7 +253,7 @@ def write(state_dir: Path, run: Run, error: BaseException) -> Path | None:
                 code(run.run), badge("bad", f"failed with {number}")
             )
             aside.write_text(
-                document(f"{run.job} of {interval}", parts, about),
+                document(f"{run.job} of {run.interval}", parts, about),
                 encoding="utf-8",
                 errors="backslashreplace",
             )
@@ -288,11 +280,11 @@ def remove(state_dir: Path, run: Run) -> None:
 
 
 def _folder(state_dir: Path, run: Run) -> Path:
-    return state_dir / "failed" / run.job / (run.details.period or run.day.isoformat())
+    return state_dir / "failed" / run.job / run.interval
 
 
-def _pairs(values: Mapping[str, object]) -> list[Markup]:
-    rows = [(name, _lines(value)) for name, value in values.items() if value is not None]
+def _pairs(values: Iterable[tuple[str, object]]) -> list[Markup]:
+    rows = [(name, _lines(value)) for name, value in values if value is not None]
     return [table((), rows, (0, 1))] if rows else []
 
 
@@ -300,9 +292,9 @@ def _lines(text: object) -> Markup:
     return Markup("<br>").join(safe(line) for line in str(text).split("\n"))
 
 
-def _result(run: Run, interval: str) -> str:
+def _result(run: Run) -> str:
     """Return what the store has of the day, as far as it can be seen without a JVM."""
     if not is_local(run.store):
         return "an earlier one, where there was one, is unchanged"
-    has_result = Path(local_path(run.store), run.job, interval, "CURRENT").exists()
+    has_result = Path(local_path(run.store), run.job, run.interval, "CURRENT").exists()
     return "the earlier one is unchanged and still counts" if has_result else "none is stored"

@@ -23,6 +23,7 @@ from cmsspark.base import dates, private_folders
 from cmsspark.base.errors import CmssparkError, DataError, Exit, OutputError, UsageError
 from cmsspark.base.manifests import Manifest
 from cmsspark.base.text.spelling import suggestion
+from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.filesystems.storage import absolute, is_same_place
 from cmsspark.store import lease
 from cmsspark.store.own_jobs import JOBS
@@ -243,6 +244,17 @@ class Run:
     process: Mapping[str, Any] = field(default_factory=dict)
     details: Manifest = field(default_factory=lambda: Manifest.from_dict({}))
 
+    @property
+    def interval(self) -> str:
+        """The day that the run is of, or its period's name."""
+        return self.details.period or self.day.isoformat()
+
+    @property
+    def failure(self) -> str:
+        """The exit code and the first line of the error; an empty text without one."""
+        line = (self.error or "").partition("\n")[0]
+        return f"{self.exit_code}: {line}" if self.exit_code and line else ""
+
     def as_dict(self) -> dict[str, Any]:
         """Return the run as ``--json`` prints it."""
         day, details = self.day.isoformat(), self.details.document
@@ -286,6 +298,38 @@ class Check:
     at_ms: int
     part_count: int
     error: str = ""
+
+
+def describe(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a run as labels and texts; every command and page that
+    shows a run renders these.
+    """
+    yield "run", run.run
+    if run.stored_run:
+        yield "stored as", run.stored_run
+    yield "store", run.store
+    yield "started", f"{dates.to_second(run.began_ms)} UTC"
+    if run.seconds is not None:
+        yield "took", f"{run.seconds:,.1f} s"
+    if run.process:
+        yield "by", f"process {run.process.get('pid')} on {run.process.get('host')}"
+    if run.fingerprint:
+        yield "inputs", run.fingerprint[:16]
+    yield from describe_result(run.details)
+
+
+def describe_result(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield what a manifest says of its result, as :func:`describe` does of the run."""
+    if days := manifest.days:
+        yield "days", f"{len(days)}, {min(days)} to {max(days)}"
+    for name, entry in manifest.tables.items():
+        yield "table", f"{name}: {pluralize(entry.rows, 'row')}, {volume(entry.bytes or 0)}"
+    for kind, dump in manifest.dumps.items():
+        yield "dump", f"{kind} of {dump.day or 'no date'}: {dump.folder}"
+    if manifest.missing_streams:
+        yield "missing", ", ".join(manifest.missing_streams)
+    if versions := manifest.versions:
+        yield "versions", ", ".join(f"{name} {value}" for name, value in versions.items())
 
 
 _SCHEMA: Final = """
@@ -609,6 +653,11 @@ class RunException(NamedTuple):
     line: str
     tasks: int
     text: str
+
+    @property
+    def summary(self) -> str:
+        """The line, and how many tasks the exception ended."""
+        return f"{self.line} ({pluralize(self.tasks, 'task')})" if self.tasks else self.line
 
 
 def find_exception(metrics: RunMetrics) -> RunException | None:

@@ -293,6 +293,14 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     #: Cores of the host that was sampled.
     host_cores: int | None = None
 
+    @property
+    def engine_text(self) -> str:
+        """What ran it: the version, application and master of Spark, or processes."""
+        if self.engine != "spark":
+            return "processes of this host"
+        spark = f"Spark {self.spark_version} {self.application or ''}"
+        return f"{' '.join(spark.split())}, {self.master}".rstrip(", ")
+
 
 class _Format(msgspec.Struct):
     format: int = 0

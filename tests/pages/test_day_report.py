@@ -193,7 +193,7 @@ def test_the_text_shows_what_a_person_asks_for() -> None:
     lines = text(report(manifest(), quarantine=kept)).splitlines()
     for wanted in (
         "  aaa    2 files, 12 B, .tmp (G1 4): /logs/aaa",
-        "  dbs    dump of no date: /dbs",
+        "  dump      dbs of no date: /dbs",
         "  /store/user/*                        aaa 2, crab 5",
         "  aaa    f (enr): new, text of 3, in 9 records of a sample",
         "  aaa    2026-01-16: 2, 2026-01-14: 1",

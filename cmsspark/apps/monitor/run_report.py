@@ -16,7 +16,7 @@ from cmsspark.apps.monitor.measured_runs import event_files, find_run, measured_
 from cmsspark.base import dates, errors
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.text.readable import json_text, readable
-from cmsspark.base.text.terminal import echo_table, pluralize, table, terminal_width, volume
+from cmsspark.base.text.terminal import echo_table, table, terminal_width, volume
 from cmsspark.cli.options import debug_option
 from cmsspark.store.process_samples import ProcessSample, read_processes
 from cmsspark.store.run_history import Run, find_exception
@@ -32,23 +32,14 @@ def report(metrics: RunMetrics, width: int | None = None) -> Iterator[str]:
     """Yield the lines of the summary: the exception, sums, stages, peaks by executor,
     findings, what is missing.
     """
-    engine = (
-        f"Spark {metrics.spark_version}".strip()
-        if metrics.engine == "spark"
-        else "processes of this host"
-    )
-    application = f" {metrics.application}" if metrics.application else ""
-    yield f"Measured: {metrics.job or metrics.application_name}, {engine}{application}, {metrics.master}".rstrip(
-        ", "
-    )
+    yield f"Measured: {metrics.job or metrics.application_name}, {metrics.engine_text}"
     if metrics.state == "RUNNING":
         yield f"It still runs, since {dates.to_second(metrics.began_ms)} UTC: these are the figures so far"
     elif metrics.state == "FAILED":
         code = "" if metrics.exit_code is None else f" with exit code {metrics.exit_code}"
         yield f"It failed{code}: peaks are what was seen until then"
     if (exception := find_exception(metrics)) is not None:
-        tasks = f" ({pluralize(exception.tasks, 'task')})" if exception.tasks else ""
-        yield f"Exception: {exception.line}{tasks}"
+        yield f"Exception: {exception.summary}"
         if "\n" in exception.text:
             command = f"cmsspark show {metrics.run} --trace"
             yield f"  whole trace: {command if metrics.run else '--json, failure_texts'}"

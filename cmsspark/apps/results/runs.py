@@ -163,29 +163,12 @@ def run_deliveries(
 
 
 def _row(run: Run, at: Sequence[Delivery]) -> tuple[object, ...]:
-    lines = (run.error or "").splitlines()[:1]
-    note = (
-        f"{run.exit_code}: {lines[0][:80]}"
-        if run.exit_code and lines
-        else "; ".join(
-            [*(["partial"] if run.is_partial else []), *(delivery.text() for delivery in at)]
-        )
-    )
-    state = Coloured(run.state.value, COLOURS[run.state])
-    started = dates.to_second(run.began_ms)
-    seconds = "" if run.seconds is None else run.seconds
+    notes = [*(["partial"] if run.is_partial else []), *(delivery.text() for delivery in at)]
     return (
-        run.run,
-        run.job,
-        interval_text(run),
-        state,
-        started,
-        seconds,
-        "" if run.rows is None else run.rows,
-        note,
+        *(run.run, run.job, run.interval, Coloured(run.state.value, COLOURS[run.state])),
+        *(
+            dates.to_second(run.began_ms),
+            *("" if n is None else n for n in (run.seconds, run.rows)),
+        ),
+        run.failure[:84] or "; ".join(notes),
     )
-
-
-def interval_text(run: Run) -> str:
-    """Return the day that a run is of, or its period's name."""
-    return run.details.period or str(run.day)

@@ -5,7 +5,6 @@ Local stores need no JVM.
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,12 +12,11 @@ import click
 
 from cmsspark.apps.monitor.measured_runs import find_latest
 from cmsspark.apps.monitor.run_report import echo_comparison, echo_measured, only_measured
-from cmsspark.apps.results.runs import COLOURS, interval_text, load_history, run_deliveries
+from cmsspark.apps.results.runs import COLOURS, load_history, run_deliveries
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import Interval
 from cmsspark.base.text.readable import json_text
-from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import optional_when_options
 from cmsspark.filesystems.storage import Files, is_local, local_path
@@ -30,7 +28,7 @@ from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.own_jobs import JOBS, find_job, job_of_table
 from cmsspark.store.part_files import check_table
 from cmsspark.store.results import CurrentTable, current
-from cmsspark.store.run_history import Run, RunHistory
+from cmsspark.store.run_history import Run, RunHistory, describe
 from cmsspark.store.stored_columns import open_store
 
 _DAY_STEP = "give --date, or one of --week, --month, --from … --to"
@@ -187,21 +185,19 @@ def _print_run(
         return
     state = click.style(record.state.value, fg=COLOURS[record.state])
     click.echo(
-        f"{record.job} of {interval_text(record)}: {state}{', partial' if record.is_partial else ''}"
+        f"{record.job} of {record.interval}: {state}{', partial' if record.is_partial else ''}"
     )
-    if path:
-        click.echo(f"  {'path':<12}{path}")
-    for label, value in _facts(record):
-        click.echo(f"  {label:<12}{value}")
-    if (failed := run_report.page_path(settings.state_dir, record)).is_file():
-        click.echo(f"  {'page':<12}{failed}")
-    if record.error:
-        click.echo(
-            f"  {'error':<12}{record.exit_code}: " + record.error.replace("\n", "\n" + " " * 14)
-        )
+    facts: list[tuple[str, object]] = [("path", path)] if path else []
+    facts += [*describe(record), *(("warning", text) for text in record.details.warnings)]
+    facts += [("report", page)] if (page := _page(record)) else []
+    failed = run_report.page_path(settings.state_dir, record)
+    facts += [("page", failed)] if failed.is_file() else []
+    facts += [("error", f"{record.exit_code}: {record.error}")] if record.error else []
     for delivery in run_deliveries([record], history, settings).get(record.run, ()):
         sent_at = f", {dates.to_second(delivery.at_ms)} UTC" if delivery.at_ms else ""
-        click.echo(f"  {'documents':<12}{delivery.text()}{sent_at}")
+        facts.append(("documents", f"{delivery.text()}{sent_at}"))
+    for label, value in facts:
+        click.echo(f"  {label:<12}" + str(value).replace("\n", "\n" + " " * 14))
     if bins := record.details.reconciliation:
         click.echo("\n" + bins_table(bins))
     echo_measured(settings.state_dir, record)
@@ -213,32 +209,3 @@ def _page(run: Run) -> Path | None:
         return None
     page = Path(local_path(run.store), run.job, run.day.isoformat(), "runs", run.stored_run, PAGE)
     return page if page.is_file() else None
-
-
-def _facts(run: Run) -> Iterator[tuple[str, object]]:
-    details = run.details
-    yield "run", run.run
-    if run.stored_run:
-        yield "stored as", run.stored_run
-    yield "store", run.store
-    yield "started", f"{dates.to_second(run.began_ms)} UTC"
-    if run.seconds is not None:
-        yield "took", f"{run.seconds:,.1f} s"
-    if run.process:
-        yield "by", f"process {run.process.get('pid')} on {run.process.get('host')}"
-    if days := details.days:
-        yield "days", f"{len(days)}, {min(days)} to {max(days)}"
-    for table, entry in details.tables.items():
-        yield "table", f"{table}: {pluralize(entry.rows, 'row')}, {entry.bytes or 0:,} bytes"
-    for kind, dump in details.dumps.items():
-        yield "dump", f"{kind}: {dump.folder}"
-    if page := _page(run):
-        yield "report", page
-    if details.missing_streams:
-        yield "missing", ", ".join(details.missing_streams)
-    if run.fingerprint:
-        yield "inputs", run.fingerprint[:16]
-    if details.versions:
-        yield "versions", ", ".join(f"{name} {value}" for name, value in details.versions.items())
-    for text in details.warnings:
-        yield "warning", text

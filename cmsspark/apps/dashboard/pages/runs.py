@@ -17,7 +17,7 @@ from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.store.day_states import WORDS, Cell, delivery_lines
 from cmsspark.store.query.database import Database
-from cmsspark.store.run_history import Run
+from cmsspark.store.run_history import Run, describe
 
 #: Days that are shown without a period in the address, and at most.
 _DAYS, _MOST = 35, 400
@@ -315,16 +315,9 @@ def _run_row(request: PageRequest, run: Run, current: Run | None) -> tuple[Any, 
     )
     state += ", partial" if run.is_partial else ""
     seconds = None if run.seconds is None else round(run.seconds)
-    error = run_index.without_paths((run.error or "").partition("\n")[0])
-    return (
-        run.run,
-        state,
-        run.began_ms,
-        seconds,
-        run.rows,
-        ui.Cell("open", href) if page else None,
-        error,
-    )
+    report = ui.Cell("open", href) if page else None
+    error = run_index.without_paths(run.failure)
+    return (run.run, state, run.began_ms, seconds, run.rows, report, error)
 
 
 def _details(run: Run) -> list[ui.Section]:
@@ -334,15 +327,10 @@ def _details(run: Run) -> list[ui.Section]:
     ]
     if warnings:
         sections.append(ui.Section("Warnings", warnings))
-    tables = [(name, entry.rows, entry.bytes) for name, entry in run.details.tables.items()]
-    columns = (
-        ui.Column("table", "Table"),
-        ui.Column("rows", "Rows", "count"),
-        ui.Column("bytes", "Size", "bytes"),
-    )
-    sections.append(
-        ui.Section("Tables", [ui.Table("tables", columns, tables, "What the current run stored")])
-    )
+    facts = [(label, run_index.without_paths(text)) for label, text in describe(run)]
+    columns = (ui.Column("label", "What"), ui.Column("text", "Value"))
+    table = ui.Table("facts", columns, facts, "The run whose result is current")
+    sections.append(ui.Section("The run", [table]))
     bins = run.details.reconciliation
     if bins:
         rows = [(stream, *run_index.bin_values(counts)) for stream, counts in bins.items()]

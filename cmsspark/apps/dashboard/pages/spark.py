@@ -11,7 +11,6 @@ from cmsspark.apps.dashboard.run_index import RunView
 from cmsspark.apps.dashboard.selection import choice_parameter
 from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Section, Table, shown
 from cmsspark.base.dates import to_second
-from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.run_history import find_exception
 from cmsspark.store.run_metrics import RunMetrics
 
@@ -48,20 +47,15 @@ def _exception(run: RunView) -> list[Note]:
     """Return the exception that ended the run."""
     if run.measured is None or (exception := find_exception(run.measured)) is None:
         return []
-    tasks = f" ({pluralize(exception.tasks, 'task')})" if exception.tasks else ""
     trace = f"cmsspark show {run.measured.run} --trace has the whole trace"
-    return [Note(shown(f"Exception: {exception.line}{tasks}; {trace}"), "bad")]
+    return [Note(shown(f"Exception: {exception.summary}; {trace}"), "bad")]
 
 
 def _about(run: RunView) -> str:
     measured = run.measured
     facts = [f"run {run.choice.run}", f"{to_second(run.choice.began_ms)} UTC"]
     if measured is not None:
-        facts.append(
-            f"Spark {measured.spark_version}, {measured.master}"
-            if measured.spark_version
-            else measured.engine
-        )
+        facts.append(measured.engine_text)
     if run.watched is not None:
         facts.append(f"on {run.watched.host}")
     return ", ".join(shown(fact) for fact in facts if fact)
