@@ -44,7 +44,16 @@ def _imported(module: str, program: str):  # type: ignore[no-untyped-def]  # typ
         # Compiled modules that get no memory while they are loaded forget to say so.
         _end(program, _NO_MEMORY, 77)
     except (MemoryError, OSError, ImportError, RuntimeError) as error:
-        _report(error, program)
+        # Print one line for what could not be imported, as :mod:`cmsspark.base.errors`
+        # does where that can be loaded.
+        try:
+            from cmsspark.base import reporting
+
+            reporting.set_program(program)
+            code = int(reporting.report(error))
+        except BaseException:
+            _end(program, _NO_MEMORY, 77)
+        os._exit(code)
     finally:
         signal.signal(signal.SIGTERM, before)
     return loaded
@@ -52,20 +61,6 @@ def _imported(module: str, program: str):  # type: ignore[no-untyped-def]  # typ
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
-
-
-def _report(error: BaseException, program: str) -> None:
-    """Print one line for what could not be imported, as :mod:`cmsspark.base.errors`
-    does where that can be loaded.
-    """
-    try:
-        from cmsspark.base import reporting
-
-        reporting.set_program(program)
-        code = int(reporting.report(error))
-    except BaseException:
-        _end(program, _NO_MEMORY, 77)
-    os._exit(code)
 
 
 def _end(program: str, text: bytes, code: int) -> None:

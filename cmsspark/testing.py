@@ -131,19 +131,16 @@ class SmallCms:
         if job.streams and job.is_own and not has_session():
             # Its functions run in processes that are forked, where Polars waits for ever
             # if this process has used it.
-            self._run_apart(job, words)
+            # Run a job in a process of its own.
+            command = [sys.executable, "-m", "cmsspark.submit.launch", job.word, *words]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                kinds = {int(kind.exit_code): kind for kind in CmssparkError.__subclasses__()}
+                kind = kinds.get(done.returncode, CmssparkError)
+                raise kind(done.stderr.strip().removeprefix("run_spark: "))
             return
         with contextlib.redirect_stdout(io.StringIO()):
             declaration.make_command().main(words, standalone_mode=False)
-
-    def _run_apart(self, job: Job, words: list[str]) -> None:
-        """Run a job in a process of its own. Raises the kind of error that it ended with."""
-        command = [sys.executable, "-m", "cmsspark.submit.launch", job.word, *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            kinds = {int(kind.exit_code): kind for kind in CmssparkError.__subclasses__()}
-            kind = kinds.get(done.returncode, CmssparkError)
-            raise kind(done.stderr.strip().removeprefix("run_spark: "))
 
 
 @pytest.fixture(scope="session")

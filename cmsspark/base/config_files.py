@@ -108,7 +108,12 @@ def _translated(message: str, file: ConfigFile, kind: Any, key: Key, values: Any
     if missing := _MISSING.fullmatch(reason):
         return file.error(f"{dotted or 'the file'} needs `{missing[1]}`", *key)
     subject = f"one of {dotted}" if in_list else dotted or "the file"
-    if choices := _choices(kind):
+    if choices := [
+        str(value)
+        for member in _members(kind)
+        if get_origin(member) is Literal
+        for value in get_args(member)
+    ]:
         hint = nearest(values, choices) if isinstance(values, str) else None
         return file.error(
             f"{subject} is not one of {', '.join(choices)}", *key, found=values, next_step=hint
@@ -177,15 +182,6 @@ def _wrong_entry(values: Mapping[str, Any], kind: Any) -> str:
         except msgspec.ValidationError:
             return name
     return next(iter(values))
-
-
-def _choices(kind: Any) -> list[str]:
-    return [
-        str(value)
-        for member in _members(kind)
-        if get_origin(member) is Literal
-        for value in get_args(member)
-    ]
 
 
 def parse(

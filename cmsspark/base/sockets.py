@@ -194,7 +194,16 @@ class DeadlineSocket:
             return len(piece)
         if self._error is not None:
             raise self._error
-        return self._once(partial(self._connection.recv_into, buffer))
+        read = partial(self._connection.recv_into, buffer)
+        until = self._until()
+        while True:
+            try:
+                return read()
+            except (BlockingIOError, ssl.SSLWantReadError):
+                events = select.POLLIN
+            except ssl.SSLWantWriteError:
+                events = select.POLLOUT
+            await_ready(self._connection, events, until, self._clock)
 
     def is_idle(self) -> bool:
         """Return whether nothing is unread: neither an end nor bytes. Does not wait."""
@@ -211,17 +220,6 @@ class DeadlineSocket:
     def _until(self) -> float:
         """Return the time by which some byte must have moved."""
         return min(self.deadline, self._clock.monotonic() + self._move)
-
-    def _once(self, read: Callable[[], int]) -> int:
-        until = self._until()
-        while True:
-            try:
-                return read()
-            except (BlockingIOError, ssl.SSLWantReadError):
-                events = select.POLLIN
-            except ssl.SSLWantWriteError:
-                events = select.POLLOUT
-            await_ready(self._connection, events, until, self._clock)
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """Return the stream that the answer is read from."""

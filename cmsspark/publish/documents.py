@@ -259,7 +259,12 @@ def document(spec: DocumentSpec, row: Mapping[str, Any]) -> dict[str, Any]:
         body[WITHHELD] = True
     if JOB_COUNT in spec.added and body.get("stream") in STREAMS_OF_JOBS and "nacc" in body:
         body[JOB_COUNT] = body["nacc"]
-    if _hides_workflow(spec, row):
+    # A row of analysis jobs of so few people does not name its workflow (rule 61).
+    if (
+        spec.min_users is not None
+        and row.get("type") == "analysis"
+        and row.get(USERS, 0) < spec.min_users
+    ):
         body.pop(_WORKFLOW, None)
     body = {field_name(name): value for name, value in body.items()}
     body["timestamp"] = spec.timestamp
@@ -272,17 +277,6 @@ def field_name(column: str) -> str:
     tables have from HTCondor.
     """
     return "workload_type" if column == "type" else column
-
-
-def _hides_workflow(spec: DocumentSpec, row: Mapping[str, Any]) -> bool:
-    """Return whether a row of analysis jobs is of so few people that its workflow is
-    not named (rule 61).
-    """
-    return (
-        spec.min_users is not None
-        and row.get("type") == "analysis"
-        and row.get(USERS, 0) < spec.min_users
-    )
 
 
 def gone(spec: DocumentSpec, body: Mapping[str, Any]) -> dict[str, Any]:

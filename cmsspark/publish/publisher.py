@@ -110,7 +110,12 @@ class Publisher:
         try:
             while (batch := self._next()) is not None:
                 # Make one attempt.
-                documents = self._documents(batch)
+                staged, self._staged = self._staged, None
+                documents = (
+                    staged[1]
+                    if staged is not None and staged[0] == batch.number
+                    else self._outbox.spool.read(batch)
+                )
                 try:
                     if not self._connected:
                         self._record_acks()
@@ -142,14 +147,6 @@ class Publisher:
                 return half
             self._halves.pop()
         return self._outbox.batch_log.first(_SENDABLE)
-
-    def _documents(self, batch: Batch) -> list[bytes]:
-        staged, self._staged = self._staged, None
-        return (
-            staged[1]
-            if staged is not None and staged[0] == batch.number
-            else self._outbox.spool.read(batch)
-        )
 
     def _disconnect(self) -> None:
         self._record_acks()

@@ -382,7 +382,11 @@ class StompSink:
         """
         assert self._connection is not None
         if self._connection.standby is None and self._may_have_standby:
-            self._open_standby(self._connection)
+            try:
+                self._connection.standby = self._connector.open_standby(self._connection)
+            except (ConnectionLost, NotAllowed):
+                # The broker allows no second connection: the first does all the work.
+                self._may_have_standby = False
         self._swap()
         try:
             self._staged = ((batch.snapshot_no, batch.number), self._write(batch, documents))
@@ -395,16 +399,6 @@ class StompSink:
         """Switch to the other connection, where there are two."""
         if self._connection is not None and self._connection.standby is not None:
             self._connection = self._connection.standby
-
-    def _open_standby(self, connection: StompConnection) -> None:
-        """Open a second connection to the same address; each is kept alive while the other waits.
-
-        Where the broker allows no second one, the first does all the work.
-        """
-        try:
-            connection.standby = self._connector.open_standby(connection)
-        except (ConnectionLost, NotAllowed):
-            self._may_have_standby = False
 
     def _write(self, batch: Batch, documents: Sequence[bytes]) -> str:
         """Write BEGIN and the messages; returns the transaction's name."""
