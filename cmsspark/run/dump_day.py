@@ -318,7 +318,7 @@ def _run_by_processes(day_run: DumpDayRun, dumps: list[Dump]) -> results.Current
 
 def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTable:
     from cmsspark.dumps.spark_transport import SparkTransport, send_table
-    from cmsspark.engines.session import log_page, session, spark_progress, unwrap_cause
+    from cmsspark.engines.session import log_page, session, spark_progress
 
     spark = session(f"cmsspark {day_run.job.name}")
     log_page(spark, day_run.run_context.log)
@@ -342,10 +342,7 @@ def _run_in_spark(day_run: DumpDayRun, dumps: list[Dump]) -> results.CurrentTabl
             ]
             return counts[0], manifest
 
-    try:
-        return day_run.store(files, chosen, SPARK, write)
-    except Exception as error:
-        raise unwrap_cause(error) from None
+    return day_run.store(files, chosen, SPARK, write)
 
 
 def _readers() -> dict[str, Any]:

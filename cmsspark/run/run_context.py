@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -148,6 +149,15 @@ class RunContext:
                 yield f"{name} was not told of the run: {reason}"
 
 
+def _in_our_words(error: BaseException) -> BaseException:
+    """Return what an error of Spark means, wherever in a run it was raised; others as they are."""
+    if "pyspark" not in sys.modules or not isinstance(error, Exception):
+        return error
+    from cmsspark.engines.session import unwrap_cause
+
+    return unwrap_cause(error)
+
+
 @contextmanager
 def running(
     settings: Settings,
@@ -165,7 +175,8 @@ def running(
         run_context.record(run)
         try:
             yield run_context
-        except BaseException as error:
+        except BaseException as raised:
+            error = _in_our_words(raised)
             if (ours := as_ours(error)) is not None:
                 state, code, text = State.FAILED, int(ours.exit_code), ours.text()
             elif isinstance(error, Exception):
@@ -180,6 +191,8 @@ def running(
             run_context.record(failed)
             if failed.state is State.FAILED:
                 run_report.write(settings.state_dir, failed, error)
+            if error is not raised:
+                raise error from None
             raise
         run_context.record(_done(run, run_context.manifest))
         if run_context.manifest is not None:

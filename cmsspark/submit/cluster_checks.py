@@ -57,6 +57,7 @@ _VARIABLES: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _SHUFFLE: Final = "spark.shuffle.service.enabled"
 _TRACKING: Final = "spark.dynamicAllocation.shuffleTracking.enabled"
 _AUX_SERVICES: Final = "yarn.nodemanager.aux-services"
+_MOST_CORES: Final = "yarn.scheduler.maximum-allocation-vcores"
 _SHUFFLE_PORT: Final = "spark.shuffle.service.port"
 #: Nodes whose port is tried, and the seconds for each.
 _ASKED_NODES: Final = 5
@@ -275,8 +276,17 @@ def check_queue(queue: str | None, environ: Mapping[str, str]) -> None:
 
 def check_sizes(values: Mapping[str, str], mode: str, environ: Mapping[str, str]) -> list[str]:
     """Return notes on containers that only some nodes have room for. Raises
-    SettingsError (78) for one that no node has room for.
+    SettingsError (78) for one that no node has room for, or with more cores than YARN gives.
     """
+    for role in ("executor", "driver") if mode == "cluster" else ("executor",):
+        cores = sizes.count(values.get(f"spark.{role}.cores"), 1)
+        most = sizes.count(yarn.configured(environ, _MOST_CORES), cores) if cores > 1 else cores
+        if cores > most:
+            raise SettingsError(
+                f"YARN gives no container the cores of the {role}",
+                found=f"spark.{role}.cores {cores}; {_MOST_CORES} is {most}",
+                next_step=f"lower spark.{role}.cores",
+            )
     nodes = yarn.node_sizes(environ)
     if not nodes:
         return []

@@ -110,6 +110,23 @@ def test_on_a_full_disk_the_result_before_stays_and_only_a_run_history_may_fail(
     assert text_of(tmp_path) == "after"
 
 
+def test_an_error_of_spark_is_told_in_our_words_wherever_in_a_run_it_is_raised(
+    tmp_path: Path,
+) -> None:
+    import pyspark  # noqa: F401  # as in each run that has a session
+
+    text = "org.apache.spark.SparkException: Job 0 cancelled because SparkContext was shut down"
+    chosen = settings(tmp_path)
+    with (
+        pytest.raises(NotReady, match="application ended before the job did"),
+        running(chosen, str(tmp_path / "store"), JOB, DAY),
+    ):
+        raise RuntimeError(f"An error occurred while calling o981.collectToPython.\n: {text}")
+    with run_history.open_history(chosen.state_dir) as history:
+        (run,) = history.runs()
+    assert run.exit_code == 75
+
+
 def test_a_run_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
     work(tmp_path, LocalFiles(), "before")
     fout = str(tmp_path / "store")

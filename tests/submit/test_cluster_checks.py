@@ -161,6 +161,24 @@ def test_a_container_that_no_node_has_room_for_is_78_before_it_is_submitted(
     assert f"spark.{role}.memory" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("mode", "role"), [("client", "executor"), ("cluster", "executor"), ("cluster", "driver")]
+)
+def test_more_cores_than_yarn_gives_are_78_before_anything_is_submitted(
+    mode: str, role: str, tmp_path: Path
+) -> None:
+    environ = site(tmp_path, yarn_scheduler_maximum__allocation__vcores="8")
+    for cores in ("8", "9"):
+        asked = on_yarn("--deploy-mode", mode, **{f"spark.{role}.cores": cores})
+        values = {name: chosen.value for name, chosen in asked.options.chosen.items()}
+        if cores == "8":
+            cluster_checks.check_sizes(values, mode, environ)
+            continue
+        with pytest.raises(SettingsError, match=f"the cores of the {role}") as error:
+            cluster_checks.check_sizes(values, mode, environ)
+        assert f"lower spark.{role}.cores" in str(error.value)
+
+
 def test_a_container_that_some_nodes_cannot_give_is_a_note(environ: Mapping[str, str]) -> None:
     notes = cluster_checks.checked(on_yarn(**{"spark.executor.memory": "8g"}), environ).notes
     assert any("which 1 node of 2 cannot give" in note for note in notes)

@@ -24,7 +24,6 @@ from cmsspark.counting.pre_aggregate import BIN, COLUMNS, QUARANTINE
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.engines.job_work import PARTITIONS, JobSpool
 from cmsspark.engines.names import PROCESSES, SPARK
-from cmsspark.engines.session import unwrap_cause
 from cmsspark.engines.tasks import StreamFiles, TaskContext, pack_tasks, total_weight
 from cmsspark.engines.worker_pool import TASK_BYTES, WorkerPool, cores
 from cmsspark.filesystems.opening import files_for
@@ -257,10 +256,7 @@ def _run_in_spark(
     def read(context: TaskContext) -> ReadDay:
         return read_in_spark(request.feed, spark, streams, context, ids, request.spark_feed)
 
-    try:
-        return FeedDayRun(request, files, day, hpc_sites, job_run.run_context, SPARK).run(read)
-    except Exception as error:
-        raise unwrap_cause(error) from None
+    return FeedDayRun(request, files, day, hpc_sites, job_run.run_context, SPARK).run(read)
 
 
 @dataclass(frozen=True)
