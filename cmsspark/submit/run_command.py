@@ -189,7 +189,7 @@ def run(
             application,
             measure.line if measure is not None else None,
             has_ivy=has_ivy,
-            has_job=not command.is_on_kubernetes or command.mode != "cluster",
+            has_job=command.mode != "cluster",
         )
         look = functools.partial(_look_at_master, application, {**environ, **command.env})
         outcome = _wait(child, application, command.start_within, look)

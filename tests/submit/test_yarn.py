@@ -388,9 +388,11 @@ def test_what_the_client_is_refused_in_cluster_mode_has_a_code_of_its_own(
     line: str, code: int, words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     submitted = f"@yarn_Submitting application {ID} to ResourceManager"
-    assert run(says(submitted, line), os.environ) == code
+    trace = "\tat org.apache.hadoop.hdfs.DistributedFileSystem.getFileStatus(DistributedFileSystem.java:1850)"
+    assert run(says(submitted, line, trace), os.environ) == code
     told = capfd.readouterr().err
     assert words in told and "ended as None" not in told and "yarn logs" not in told
+    assert "DistributedFileSystem" not in told
 
 
 def test_in_client_mode_a_refusal_that_the_driver_did_not_name_is_told(
