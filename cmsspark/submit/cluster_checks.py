@@ -11,13 +11,13 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 from xml.parsers import expat
 
@@ -52,6 +52,7 @@ from cmsspark.submit.command import Command
 from cmsspark.submit.host import Host
 from cmsspark.submit.spark_options import BUILT_IN, cluster_defaults
 
+T = TypeVar("T")
 FILES: Final = ("core-site.xml", "yarn-site.xml")
 _VARIABLES: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _SHUFFLE: Final = "spark.shuffle.service.enabled"
@@ -380,9 +381,8 @@ def check_staging(values: Mapping[str, str], environ: Mapping[str, str], *, is_m
         else:
             client.get_file_info(parts.path)
 
-    pool = ThreadPoolExecutor(1)
     try:
-        pool.submit(ask).result(_PATIENCE_S)
+        _answer_within(_PATIENCE_S, ask)
     except FileNotFoundError:
         raise NotAllowed(
             f"there is no home of {user} on HDFS",
@@ -394,8 +394,22 @@ def check_staging(values: Mapping[str, str], environ: Mapping[str, str], *, is_m
         text = str(error).split("\\n", 1)[0]
         if (reason := refusal(text)) is not None and not isinstance(reason, InputMissing):
             raise reason from None
-    finally:
-        pool.shutdown(wait=False)
+
+
+def _answer_within(seconds: float, ask: Callable[[], T]) -> T:
+    """Return what ``ask`` returns. Raises TimeoutError where that takes longer: a client of
+    HDFS asks for minutes, and must not keep this process from its end.
+    """
+    answer: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return answer.result(seconds)
 
 
 def findings(environ: Mapping[str, str], values: Mapping[str, str]) -> Iterator[CmssparkError]:
@@ -436,14 +450,11 @@ def with_index(
     if "FILES" not in dbs_tables(request):
         return command
     layout = Layout.from_settings(request.settings, request.root)
-    pool = ThreadPoolExecutor(1)
     try:
-        count = pool.submit(_count_files, request, layout).result(_DUMP_PATIENCE_S)
-    except (CmssparkError, FutureTimeout) as error:
+        count = _answer_within(_DUMP_PATIENCE_S, lambda: _count_files(request, layout))
+    except (CmssparkError, TimeoutError) as error:
         reason = error.problem if isinstance(error, CmssparkError) else "HDFS does not answer"
         return _noted(command, f"the memory of an index is not known before the start: {reason}")
-    finally:
-        pool.shutdown(wait=False)
     is_chosen = request.join == "auto"
     if is_chosen and count > index_files(settings):
         reason = f"an index is made of {index_files(settings):,} at most"

@@ -211,10 +211,16 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
     events = watching.events_folder(request, settings, environ)
     spark = build(request, settings, host, install_paths(host, settings, events), job)
     command, reason = with_engine(spark, request, job, options, settings, host)
+    is_shown = request.has("--explain") or request.has("--dry-run")
     if command.mode != "python":
+        # Processes of this host need none of these modules.
         from cmsspark.submit import cluster_checks
 
+        if not is_shown:
+            check_host(command, job, options, settings, host)
         spark = command = cluster_checks.with_index(command, job, options, settings, environ)
+        if command.is_on_yarn and not is_shown:
+            command = cluster_checks.checked(command, environ)
     if request.has("--explain"):
         first = [
             *uncompiled(job, host.package, unavailable_reason()),
@@ -231,37 +237,46 @@ def submit(request: Request, job: Job | None, environ: Mapping[str, str]) -> int
         )
     if request.has("--dry-run"):
         _echo(command.shell() if command is spark else f"{command.shell()}\n\n{instead(spark)}")
-    if request.has("--explain") or request.has("--dry-run"):
+    if is_shown:
         return 0
-    if command.mode != "python":
-        # Processes of this host need none of these modules.
-        from cmsspark.submit import cluster_checks, yarn
-        from cmsspark.submit.kubernetes import check_kubernetes
-        from cmsspark.submit.spark_options import cluster_defaults
-
-        java = find_java(environ)
-        if java is None:
-            cluster_checks.check_root(options, settings, job)
-        check_java(java, find_spark(environ), environ)
-        cluster_checks.check_yarn(command, host)
-        if "fout" in options:
-            require_store(options["fout"], settings)
-        if not (command.options.get("spark.master") or "").startswith("local"):
-            locations = {"--root": options.get("root") or settings.root}
-            locations["--fout"] = options.get("fout") or settings.store
-            cluster_checks.check_locations(locations, environ)
-            cluster_checks.check_travelling(command)
-        cluster_checks.check_kerberos(command, host)
-        check_kubernetes(command, cluster_defaults(host.spark.home, environ))
-        if command.is_on_yarn:
-            yarn.check_nodes(environ)
-            command = cluster_checks.checked(command, environ)
     for note in command.notes:
         write_note(note)
     measure = watching.measuring(command, request, job, settings, environ)
     return run(
         command, environ, watching.watching_processes(request, settings, environ, measure), measure
     )
+
+
+def check_host(
+    command: Command,
+    job: Job | None,
+    options: Mapping[str, Any],
+    settings: Settings,
+    host: Host,
+) -> None:
+    """Check what needs no look at the inputs: Java, the cluster's configuration, locations,
+    what travels, tickets, and that something answers. Raises what each check raises.
+    """
+    from cmsspark.submit import cluster_checks, yarn
+    from cmsspark.submit.kubernetes import check_kubernetes
+    from cmsspark.submit.spark_options import cluster_defaults
+
+    java = find_java(host.environ)
+    if java is None:
+        cluster_checks.check_root(options, settings, job)
+    check_java(java, find_spark(host.environ), host.environ)
+    cluster_checks.check_yarn(command, host)
+    if "fout" in options:
+        require_store(options["fout"], settings)
+    if not (command.options.get("spark.master") or "").startswith("local"):
+        locations = {"--root": options.get("root") or settings.root}
+        locations["--fout"] = options.get("fout") or settings.store
+        cluster_checks.check_locations(locations, host.environ)
+        cluster_checks.check_travelling(command)
+    cluster_checks.check_kerberos(command, host)
+    check_kubernetes(command, cluster_defaults(host.spark.home, host.environ))
+    if command.is_on_yarn:
+        yarn.check_nodes(host.environ)
 
 
 def with_engine(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +19,7 @@ import pytest
 from cmsspark.base.errors import CmssparkError, NotAllowed, SettingsError, UsageError
 from cmsspark.submit import cluster_checks
 from cmsspark.submit.command import Command
+from cmsspark.submit.wrapper import run_spark
 from tests.ports import free_ports
 from tests.submit.hosts import command
 from tests.submit.test_yarn import site
@@ -261,6 +265,29 @@ def test_name_services_and_hosts_that_are_known_are_taken(
     )
     places = {"--root": "hdfs://analytix/cms", "--fout": "hdfs://localhost:8020/x"}
     cluster_checks.check_locations({**places, "--a": "hdfs:///x", "--b": "/local:1"}, environ)
+
+
+def test_a_question_without_an_answer_keeps_no_process_from_its_end() -> None:
+    code = (
+        "import threading; from cmsspark.submit.cluster_checks import _answer_within\n"
+        "try: _answer_within(0.1, threading.Event().wait)\n"
+        "except TimeoutError: print('no answer')"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout == "no answer\n"
+
+
+def test_a_host_that_is_none_is_told_before_the_dumps_are_asked_for(
+    environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(cluster_checks, "with_index", lambda command, *_: asked.append("dumps"))
+    words = ["dbs_aaa", "--date", "20260115", "--yarn", "--root", "hdfs://no.invalid/x"]
+    with pytest.raises(UsageError, match=r"--root: there is no host no\.invalid"):
+        run_spark([*words, "--fout", "hdfs:///x"], {**os.environ, **environ})
+    assert not asked
 
 
 def test_what_should_travel_and_is_not_there_is_78_and_unreadable_77(
