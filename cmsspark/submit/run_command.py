@@ -33,6 +33,7 @@ from cmsspark.submit.yarn import (
     MARK,
     Application,
     active_nodes,
+    diagnostics,
     fetch_logs,
     kill,
     last_error,
@@ -263,11 +264,16 @@ def _final_code(
         and application.failed
         and code in (Exit.NOT_READY, Exit.SETTINGS)
     ):
-        reason = _show_last_error(application.id, command, environ, application.failed)
-        # The driver only saw that the application ended: what a setting causes comes again.
-        if reason is not None and code == Exit.NOT_READY and reason.exit_code == Exit.SETTINGS:
+        # The driver only saw that the application ended. YARN knows who ended it, or else
+        # the container why: what a setting causes comes again.
+        reason = refusal(diagnostics({**environ, **command.env}, application.id))
+        if reason is None:
+            reason = _show_last_error(application.id, command, environ, application.failed)
+            if reason is not None and reason.exit_code != Exit.SETTINGS:
+                reason = None
+        if reason is not None and code == Exit.NOT_READY:
             write_note(reason.text())
-            return int(Exit.SETTINGS)
+            return int(reason.exit_code)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
 
 

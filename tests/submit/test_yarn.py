@@ -530,6 +530,18 @@ def test_an_application_that_its_executors_ended_has_the_code_of_their_reason(
     assert run(built, os.environ) == 75
 
 
+def test_in_client_mode_yarn_is_asked_who_ended_an_application(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = f"Application {ID} was killed by user root at 127.0.0.1"
+    monkeypatch.setattr(run_command, "diagnostics", lambda *_: said)
+    gone = "ERROR YarnClientSchedulerBackend: YARN application has exited unexpectedly with state KILLED!"
+    built = says(f"@yarn_Submitting application {ID}", gone, mode="client", code=75)
+    assert run(built, os.environ) == 75
+    told = capfd.readouterr().err
+    assert said in told and "next: ask who ended it and why" in told and "yarn logs" not in told
+
+
 @pytest.mark.parametrize(
     ("containers", "times", "is_ended"), [(2, 1, False), (1, 1, True), (2, 9, True)]
 )
