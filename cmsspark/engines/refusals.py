@@ -138,7 +138,7 @@ _REFUSALS: Final = (
         "name one of the same version with PYSPARK_PYTHON, or send one along: --env hdfs:///…/environment.tar.gz",
     ),
     _rule(
-        r"(?:\A|PythonException[\s\S]{0,8000}?)ModuleNotFoundError: No module named '(?P<name>[\w.]+)'",
+        r"(?:\A|(?:PythonException|from the Python worker)[\s\S]{0,8000}?)ModuleNotFoundError: No module named '(?P<name>[\w.]+)'",
         SettingsError,
         "the Python of the nodes lacks the module {name}",
         "send one with everything along: --env hdfs:///…/environment.tar.gz (docs/operations.md makes it)",

@@ -150,7 +150,6 @@ class RunSecret:
         content = base64.b64encode(Path(self.command.key_file).read_bytes()).decode()
         metadata = {"name": self._name, "labels": _LABELS, "annotations": {_POD: self._pod}}
         body = {"metadata": metadata, "immutable": True, "data": {KEY_FILE: content}}
-        self._delete_lost()
         # Before the call: where it is interrupted, the Secret may be there all the same.
         self._is_made = True
         try:
@@ -162,9 +161,12 @@ class RunSecret:
                 self._core.create_namespaced_secret(
                     self._namespace, body, _request_timeout=_TIMEOUT_S
                 )
-        except BaseException:
-            self._delete()
+        except BaseException as error:
+            # A server that refused it made none; one that is silent may have.
+            if isinstance(error, NotReady) or not isinstance(error, CmssparkError):
+                self._delete(tries=1)
             raise
+        self._delete_lost()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
         return self
@@ -209,9 +211,9 @@ class RunSecret:
         )
         self._is_owned = True
 
-    def _delete(self) -> None:
+    def _delete(self, tries: int = 3) -> None:
         """Delete the Secret, or say how a person does."""
-        for _ in range(3 if self._is_made else 0):
+        for _ in range(tries if self._is_made else 0):
             try:
                 self._core.delete_namespaced_secret(
                     self._name, self._namespace, _request_timeout=_TIMEOUT_S
@@ -291,7 +293,7 @@ def _connect(options: Mapping[str, str], environ: Mapping[str, str]) -> Any:
     ):
         if file := options.get(f"{_LOGIN}{name}"):
             setattr(configuration, attribute, file)
-    configuration.retries = 1
+    configuration.retries = 0
     return client.CoreV1Api(client.ApiClient(configuration))
 
 

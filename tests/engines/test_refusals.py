@@ -80,6 +80,12 @@ TEXTS = {
     ),
     'org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n  File "x", line 1\n'
     "ModuleNotFoundError: No module named 'numpy'\n": (78, "lacks the module numpy", "--env"),
+    "An exception was thrown from the Python worker: Traceback (most recent call last):\n"
+    "  File \"serializers.py\", line 20, in <module>\nModuleNotFoundError: No module named 'numpy'\n": (
+        78,
+        "lacks the module numpy",
+        "--env",
+    ),
     "ModuleNotFoundError: No module named 'numpy'": (78, "lacks the module numpy", "--env"),
     "PySparkImportError: [PACKAGE_NOT_INSTALLED] Pandas >= 2.2.0 must be installed; however, it was not found.": (
         78,

@@ -73,12 +73,34 @@ def api_errors(action: str, where: str, role_step: str = _ROLE) -> Iterator[None
             error.status or 0, read_message(error), action, where, role_step
         ) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, urllib3.exceptions.SSLError):
+            raise tls_error(str(reason), where) from None
         raise ApiAway(
             "the API server does not answer",
             where=where,
             found=safe_text(str(error)),
             next_step="check the address in the kubeconfig and the network, then run it again",
         ) from None
+
+
+def tls_error(text: str, where: str) -> CmssparkError:
+    """Return what it means that there is no TLS connection with the API server: no later
+    try helps.
+    """
+    if "certificate" in text.lower() or "PKIX" in text:
+        return NotAllowed(
+            "the certificate of the API server is not trusted",
+            where=where,
+            found=safe_text(text),
+            next_step="fetch the kubeconfig of this cluster again: it names the authority that signed it",
+        )
+    return SettingsError(
+        "what answers is no API server of Kubernetes",
+        where=where,
+        found=safe_text(text),
+        next_step="check scheme and port of the address: kubectl cluster-info prints it",
+    )
 
 
 def read_message(error: Exception) -> str:
