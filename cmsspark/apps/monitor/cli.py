@@ -19,11 +19,11 @@ from cmsspark.cli.options import CommandGroup, FiniteRange, run_options
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import read_processes
 
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
 _TOKEN: Final = click.option(
     "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=_FILE,
     required=True,
-    metavar="FILE",
     help="A private file with the token in its first line, the same on all nodes.",
 )
 
@@ -117,8 +117,7 @@ def runs_command(limit: int, as_json: bool, settings_file: str | None) -> None:
 )
 @click.option(
     "--ca",
-    type=click.Path(path_type=Path, exists=True),
-    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Certificates to trust, for https.",
 )
 @run_options
@@ -143,13 +142,12 @@ def node_command(
     """
     from cmsspark.apps.monitor.processes import node as processes_node
     from cmsspark.apps.monitor.processes.collector import check_node_name
-    from cmsspark.apps.monitor.processes.node import find_node_manager
     from cmsspark.settings.secrets import read_password
 
     server = processes_node.collector_server(collector, read_password(token_file), ca)
     if name is not None:
         check_node_name(name)
-    root = find_node_manager() if pid is None else pid
+    root = processes_node.find_node_manager() if pid is None else pid
     folder = buffer or load_settings(settings_file).state_dir / "monitor" / "buffer"
     sender = processes_node.sender_to(server, folder, lambda text: click.echo(text, err=True))
     click.echo(f"watching process {root} and all below it; sending to {collector}", err=True)
@@ -173,18 +171,8 @@ def node_command(
     show_default=True,
     help="0 takes a free port.",
 )
-@click.option(
-    "--tls-cert",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Certificate; with its key, or --tls-key.",
-)
-@click.option(
-    "--tls-key",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Private key of the certificate.",
-)
+@click.option("--tls-cert", type=_FILE, help="Certificate; with its key, or --tls-key.")
+@click.option("--tls-key", type=_FILE, help="Private key of the certificate.")
 @click.option("--without-tls", is_flag=True, help="Allow an address of the network without TLS.")
 @run_options
 def collect_command(
@@ -197,16 +185,13 @@ def collect_command(
     settings_file: str | None,
 ) -> None:
     """Take what monitors of nodes send, until a signal, and store it in the state directory."""
-    from cmsspark.apps.monitor.processes import collector as processes_collector
-    from cmsspark.apps.monitor.processes.collector import check_address, server_tls
+    from cmsspark.apps.monitor.processes.collector import Collector, check_address, server_tls
     from cmsspark.settings.secrets import read_password
 
     check_address(host, tls_cert is not None, without_tls)
     tls = server_tls(tls_cert, tls_key)
     state_dir = load_settings(settings_file).state_dir
-    collector = processes_collector.Collector(
-        state_dir, read_password(token_file), host, port, tls
-    )
+    collector = Collector(state_dir, read_password(token_file), host, port, tls)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     click.echo(f"collecting at {collector.url}; Ctrl-C ends it")

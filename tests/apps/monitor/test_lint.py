@@ -104,7 +104,7 @@ def test_a_careful_script_has_no_problem() -> None:
         ("x = a.join(b).filter(lambda kv: kv[1][0] > kv[1][1])\n", []),
         ("x = a.leftOuterJoin(b).filter(lambda kv: kv[1][1] is None)\n", []),
         ("x = a.join(b).filter(is_wanted)\n", []),
-        ("g = F.udf(lambda x: x)\ny = a.join(b, 'k').where(g('c'))\n", ["SPK102", "SPK113"]),
+        ("g = F.udf(lambda x: x)\ny = a.join(b, 'k').where(g('c'))\n", ["SPK102"]),
         ("y = a.join(b, 'k').where('c > 1')\n", []),
         (
             "raw = spark.table('t').cache()\ns = raw.groupBy('a').count()\n"

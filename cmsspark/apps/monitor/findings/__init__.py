@@ -11,16 +11,35 @@ from cmsspark.base.resources import read_yaml
 from cmsspark.store.run_metrics import Finding
 
 
+class NodeRule(msgspec.Struct, forbid_unknown_fields=True):
+    """What is named if a node of a plan has at least so many rows or bytes, of which its
+    other number is at most a share.
+    """
+
+    code: str
+    title: str
+    least: int
+    share: float = 1.0
+
+
 class FindingTexts(msgspec.Struct, forbid_unknown_fields=True):
-    """The file: code → cure; code → the text of Spark by which a failure is known."""
+    """The file: code → cure; kind of a node → rule; code → the text of Spark by which a
+    failure is known.
+    """
 
     cures: dict[str, str]
+    nodes: dict[str, NodeRule]
     causes: dict[str, str]
 
 
 @cache
 def _texts() -> FindingTexts:
     return msgspec.convert(read_yaml("schemas/findings.yaml"), FindingTexts)
+
+
+def node_rules() -> dict[str, NodeRule]:
+    """Return kind of a node → its rule."""
+    return _texts().nodes
 
 
 @cache

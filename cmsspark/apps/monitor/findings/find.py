@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from cmsspark.apps.monitor import memory_sizes as sizes
-from cmsspark.apps.monitor.findings import named
+from cmsspark.apps.monitor.findings import named, node_rules
 from cmsspark.apps.monitor.findings.driver import driver_findings
 from cmsspark.apps.monitor.findings.failures import failure_findings
 from cmsspark.apps.monitor.findings.stages import stage_findings
@@ -42,15 +42,6 @@ LARGE_SIDES: Final = ((1 << 40, 5 << 30), (300 << 30, 1000 * MIB), (10 << 30, 10
 LEAST_LARGE: Final = MIB
 SIDES_FACTOR: Final = 10
 SORTED_ROWS: Final = 100_000
-#: Rows that one task, or one connection, works through.
-ALONE_ROWS: Final = 100_000
-BROADCAST_BYTES: Final = 1_000_000_000
-MULTIPLIED_ROWS: Final = 1_000_000
-MULTIPLIED: Final = 10
-#: A filter that leaves more than this share of the rows saves little.
-KEPT_SHARE: Final = 0.2
-#: Rows of partitions that are meant, beside all rows read.
-CHOSEN_SHARE: Final = 0.5
 #: Time of Python functions on rows: this long, and this share of all tasks' time.
 PYTHON_MS: Final = 10_000
 PYTHON_SHARE: Final = 0.3
@@ -119,27 +110,10 @@ def _nodes(nodes: Nodes, where: str) -> Iterator[Finding]:
             if value < limit and second >= LEAST_LARGE and second >= SIDES_FACTOR * value:
                 title = f"{name} shuffled {volume(second)} to join {volume(value)}"
                 yield named("small_join_side", title, where)
-        elif kind == plans.WINDOW_ROWS and value >= ALONE_ROWS:
-            title = f"one task sorted all {value:,} rows of a window"
-            yield named("window_one_task", title, where)
-        elif kind == plans.JDBC_ROWS and value >= ALONE_ROWS:
-            title = f"{value:,} rows came through one connection of a database"
-            yield named("jdbc_one_connection", title, where)
-        elif kind == plans.BROADCAST_BYTES and value >= BROADCAST_BYTES:
-            title = f"{volume(value)} were broadcast: the driver and each executor hold them"
-            yield named("large_broadcast", title, where)
-        elif kind == plans.JOINED_ROWS:
-            if value >= max(MULTIPLIED_ROWS, MULTIPLIED, MULTIPLIED * second):
-                title = f"{name} made {value:,} rows of {second:,}: its key repeats on both sides"
-                yield named("join_multiplies_rows", title, where)
-        elif kind == plans.UNFILTERED_ROWS and value >= ALONE_ROWS:
-            if second <= KEPT_SHARE * value:
-                title = f"a filter after a join kept {second:,} of {value:,} rows"
-                yield named("filter_after_join", title, where)
-        elif kind == plans.SCANNED_ROWS and value >= ALONE_ROWS:
-            if second <= CHOSEN_SHARE * value:
-                title = f"all partitions were read, {value:,} rows, for {second:,} rows of some"
-                yield named("full_scan", title, where)
+        elif (rule := node_rules().get(kind)) and value >= rule.least:
+            if second <= rule.share * value:
+                words = {"name": name, "value": value, "second": second, "volume": volume(value)}
+                yield named(rule.code, rule.title.format(**words), where)
         elif kind in (plans.FILES_READ, plans.FILES_WRITTEN) and value and partner is not None:
             verb = "read" if kind == plans.FILES_READ else "written"
             yield from _small_files(value, partner, verb, where)

@@ -34,7 +34,6 @@ from cmsspark.apps.monitor.lint.names import (
 )
 from cmsspark.apps.monitor.lint.rules import WORDS, Problem, is_silenced, silenced_lines
 
-_ALL_VALUES: Final = WORDS["all_values"]
 _FETCHES: Final = WORDS["fetches"]
 
 
@@ -90,8 +89,6 @@ class RowRules:
         self._loops = 0
         self._values = Values()
         self._libraries, self._tables = OtherLibraries(), Tables(self._values)
-        #: Names of Python functions on rows.
-        self._row_functions: set[str] = set()
         self._defined: dict[str, ast.FunctionDef] = {}
         #: ``id`` of nodes that are judged already, or whose value decides when a loop ends.
         self._passed: set[int] = set()
@@ -155,15 +152,6 @@ class RowRules:
             "rightOuterJoin": ({"key"}, {"right"}, {"key", "right"}),
         }
         return sides in allowed[chain[0]]
-
-    def _is_late_udf(self, node: ast.Call) -> bool:
-        """Return whether a table is filtered by a Python function after a join."""
-        chain = [name for name in self._values.chain(node)[1:] if name not in ("cache", "select")]
-        return chain[:1] == ["join"] and any(
-            isinstance(inner, ast.Call) and getattr(inner.func, "id", "") in self._row_functions
-            for argument in node.args
-            for inner in ast.walk(argument)
-        )
 
     def _adds_columns(self, node: ast.Assign) -> None:
         """Judge ``df = df.withColumn(…)`` in a loop."""
@@ -396,7 +384,6 @@ class _Visitor(RowRules, ast.NodeVisitor):
         for decorator in node.decorator_list:
             self._udfs.defined(node.name, decorator)
             if self._udfs.takes_rows(decorator):
-                self._row_functions.add(node.name)
                 self._add(decorator, "SPK102", node.name)
         self._called.defined(node.name)
         self._defined[node.name] = node
@@ -483,8 +470,6 @@ class _Visitor(RowRules, ast.NodeVisitor):
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
         for name, part in self._values.bind(target, value):
             self._udfs.defined(name, part)
-            if isinstance(part, ast.Call) and self._udfs.takes_rows(part):
-                self._row_functions.add(name)
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
@@ -600,8 +585,6 @@ class _Visitor(RowRules, ast.NodeVisitor):
             self._add(node, "SPK106")
         self._functional(node, name or getattr(node.func, "id", ""))
         self._rows(node, name)
-        if name in ("where", "filter") and self._is_late_udf(node):
-            self._add(node, "SPK113")
         is_submitted = name == "submit" and self._is_pool(node)
         if self._loops and (is_submitted or getattr(node.func, "id", "") == "delayed"):
             self._called.mapped(node.args[0], node)

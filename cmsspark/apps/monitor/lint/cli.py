@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,8 +20,6 @@ from cmsspark.cli.options import debug_option
 
 if TYPE_CHECKING:
     from cmsspark.apps.monitor.lint.rules import Problem
-
-    PositionInCell = Callable[[int], tuple[int, int]]
 
 
 #: A notebook with pictures has some megabytes.
@@ -45,34 +42,27 @@ def command(scripts: tuple[str, ...], as_json: bool) -> int:
     refused: list[CmssparkError] = []
     for path in _files(scripts):
         try:
-            problems, position_in_cell, damaged = _lint(path)
+            problems, script = _lint(path)
         except CmssparkError as error:
             # One file that is no Python does not hide what the others have.
             refused.append(error)
             continue
         # One cell that is no Python does not hide what the others have.
-        refused += damaged
+        refused += [_damaged_cell(path, *cell) for cell in script.damaged]
         count += len(problems)
         for problem in problems:
             rule = problem.rule
+            cell, number = script.position(problem.line)
             if as_json:
-                fields = {
-                    "file": str(path),
-                    "line": problem.line,
-                    "column": problem.column,
-                    "code": problem.code,
-                }
-                if path.suffix == ".ipynb":
-                    fields["cell"], fields["line"] = position_in_cell(problem.line)
+                fields = {"file": str(path), "line": number, "column": problem.column}
+                fields |= {"code": problem.code, **({"cell": cell} if script.positions else {})}
                 click.echo(
                     json_text({**fields, "detail": problem.detail, **msgspec.structs.asdict(rule)})
                 )
                 continue
             detail = f" ({problem.detail})" if problem.detail else ""
-            line = _line(position_in_cell(problem.line))
-            click.echo(
-                readable(f"{path}:{line}:{problem.column}: {problem.code} {rule.what}{detail}")
-            )
+            where = f"{path}:{script.place(problem.line)}:{problem.column}"
+            click.echo(readable(f"{where}: {problem.code} {rule.what}{detail}"))
             click.echo(f"    why:  {rule.why}\n    cure: {rule.cure}")
     for refusal in refused[:-1]:
         click.echo(f"cmsspark: {refusal}", err=True)
@@ -81,57 +71,39 @@ def command(scripts: tuple[str, ...], as_json: bool) -> int:
     return int(Exit.DATA) if count else 0
 
 
-def _lint(path: Path) -> tuple[list[Problem], PositionInCell, list[DataError]]:
-    """Return the problems of a file, what gives the cell (0 in a script) and the line in
-    it for a line, and an error for each cell that is no Python.
-    """
+def _lint(path: Path) -> tuple[list[Problem], Script]:
+    """Return the problems of a file, and what it has."""
     from cmsspark.apps.monitor.lint.checker import lint
 
-    notebook = NotebookScript(b"", [])
-
-    def position_in_cell(line: int) -> tuple[int, int]:
-        return (
-            notebook.positions[min(line, len(notebook.positions)) - 1]
-            if notebook.positions
-            else (0, line)
-        )
-
+    script, form = Script(b""), "a script in Python 3"
     try:
-        content = _content(path)
+        script = Script(_content(path))
         if path.suffix == ".ipynb":
-            notebook = read_notebook(content)
-            content = notebook.source
-        damaged = [
-            DataError(
-                "the cell is not in Python 3, and was left out",
-                where=f"{path}:cell {number}:{line}",
-                found=reason,
-                next_step="the other cells were read; correct it, or make it a text",
-            )
-            for number, line, reason in notebook.damaged
-        ]
-        return lint(content), position_in_cell, damaged
+            form = "a notebook of Jupyter (nbformat 4)"
+            script = read_notebook(script.source)
+        return lint(script.source), script
     except SyntaxError as error:
-        where = f"{path}:{_line(position_in_cell(error.lineno))}" if error.lineno else str(path)
+        where = f"{path}:{script.place(error.lineno)}" if error.lineno else str(path)
         next_step = "Spark 3.5 and 4 run Python 3; `2to3` converts scripts for Python 2"
         raise DataError(
             "the script is not in Python 3", where=where, found=error.msg, next_step=next_step
         ) from None
-    except (
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # the parser has no memory for what is nested deep
-        form = (
-            "a notebook of Jupyter (nbformat 4)"
-            if path.suffix == ".ipynb"
-            else "a script in Python 3"
-        )
+    # The parser has no memory for what is nested deep.
+    except (ValueError, RecursionError, MemoryError) as error:
         raise DataError(
             f"the file is not {form}", where=path, found=str(error) or "nested too deep"
         ) from None
     except OSError as error:
         raise NotAllowed("the script cannot be read", where=path, found=error.strerror) from None
+
+
+def _damaged_cell(path: Path, number: int, line: int, reason: str) -> DataError:
+    return DataError(
+        "the cell is not in Python 3, and was left out",
+        where=f"{path}:cell {number}:{line}",
+        found=reason,
+        next_step="the other cells were read; correct it, or make it a text",
+    )
 
 
 def _content(path: Path) -> bytes:
@@ -153,10 +125,6 @@ def _content(path: Path) -> bytes:
             f"a script has at most {_MAX_BYTES:,} bytes", where=path, found="a larger file"
         )
     return content
-
-
-def _line(position: tuple[int, int]) -> str:
-    return f"cell {position[0]}:{position[1]}" if position[0] else str(position[1])
 
 
 #: Folders in a folder of scripts: copies of notebooks, and packages of an environment.
@@ -207,18 +175,29 @@ class _Notebook(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class NotebookScript:
-    """``positions``: for each line of ``source`` the number of its cell and its line
-    there, both from 1.
+class Script:
+    """The source of a script. ``positions``, of a notebook: for each line of ``source`` the
+    number of its cell and its line there, both from 1.
     """
 
     source: bytes
-    positions: list[tuple[int, int]]
+    positions: list[tuple[int, int]] = field(default_factory=list)
     #: Cells that are no Python: number, line and reason.
     damaged: list[tuple[int, int, str]] = field(default_factory=list)
 
+    def position(self, line: int) -> tuple[int, int]:
+        """Return the cell, 0 in a script, and the line in it."""
+        if not self.positions:
+            return 0, line
+        return self.positions[min(line, len(self.positions)) - 1]
 
-def read_notebook(content: bytes) -> NotebookScript:
+    def place(self, line: int) -> str:
+        """Return how a message names a line."""
+        cell, number = self.position(line)
+        return f"cell {cell}:{number}" if cell else str(number)
+
+
+def read_notebook(content: bytes) -> Script:
     """Return the code cells of a notebook; lines for IPython and the shell do nothing.
 
     Raises ValueError for no notebook.
@@ -242,7 +221,7 @@ def read_notebook(content: bytes) -> NotebookScript:
         lines += rows if is_python else [""] * len(rows)
         positions += [(number, inside) for inside in range(1, len(rows) + 1)]
     source = "\n".join([*lines, ""]).encode("utf-8", "replace")
-    return NotebookScript(source, positions, damaged)
+    return Script(source, positions, damaged)
 
 
 def _syntax_error(rows: list[str]) -> tuple[int, str] | None:

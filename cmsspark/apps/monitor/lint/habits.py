@@ -65,7 +65,7 @@ def cached_too_early(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
             if len(assigns) != 1:
                 continue
             chain = _methods(assigns[0].value)
-            source = _begin(assigns[0].value)
+            source = getattr(Values().parts(assigns[0].value)[-1], "id", "")
             # A dear table that is made of a cached one, is not cached, and is read often.
             if chain[:1] and chain[0] in _FETCHES:
                 continue  # rows in Python
@@ -82,19 +82,8 @@ def cached_too_early(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 
 
 def _methods(node: ast.expr) -> list[str]:
-    """Return the methods of a chain, the last one first."""
-    names = []
-    while isinstance(node, ast.Call | ast.Attribute):
-        if isinstance(node, ast.Attribute):
-            names.append(node.attr)
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return names
-
-
-def _begin(node: ast.expr) -> str:
-    while isinstance(node, ast.Call | ast.Attribute):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else ""
+    """Return the methods of a chain as it is written, the last one first."""
+    return Values().chain(node)
 
 
 def filled_names(body: list[ast.stmt]) -> set[str]:
@@ -121,13 +110,11 @@ def written_tables(loop: ast.For | ast.AsyncFor) -> set[int]:
     names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     written = set()
     for node in ast.walk(loop):
-        step = node
-        while isinstance(step, ast.Call | ast.Attribute):
+        for step in Values().steps(node) if isinstance(node, ast.Call) else ():
             if isinstance(step, ast.Attribute) and step.attr in ("write", "writeTo"):
-                if isinstance(step.value, ast.Name) and step.value.id in names:
+                if getattr(step.value, "id", "") in names:
                     written.add(id(node))
                 break
-            step = step.func if isinstance(step, ast.Call) else step.value
     return written
 
 

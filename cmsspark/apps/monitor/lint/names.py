@@ -424,17 +424,9 @@ class Values:
         """Return the literal SQL that a chain begins with; ``0`` stands for what an
         f-string puts in.
         """
-        current = node
-        for _ in range(_MOST_STEPS):
-            if isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute):
-                if current.func.attr == "sql" and current.args:
-                    return sql_text(self.resolved(current.args[0]))
-                current = current.func.value
-            elif (value := self.resolved(current)) is not current:
-                current = value
-            else:
-                break
-        return ""
+        calls = (call for name, call in self.calls(node) if name == "sql" and call.args)
+        begin = next(calls, None)
+        return "" if begin is None else sql_text(self.resolved(begin.args[0]))
 
 
 def sql_text(node: ast.expr) -> str:

@@ -450,8 +450,11 @@ class PlanFacts:
         for number, filter_ in enumerate(above):
             if filter_.name != "Filter":
                 continue
+            between = above[number + 1 :]
+            if any(_needs_all_rows(lower) for lower in between):
+                continue
             attributes = set(_ATTRIBUTE.findall(filter_.text))
-            for lower in above[number + 1 :]:
+            for lower in between:
                 if lower.name in _PYTHON:
                     attributes = _resolved(attributes, lower)
             remaining_rows = self._value(filter_, ROWS)
@@ -495,6 +498,13 @@ def _with_above(root: PlanNode) -> Iterator[tuple[PlanNode, Sequence[PlanNode]]]
         node, above = queue.pop()
         yield node, above
         queue += [(child, (*above, node)) for child in node.children]
+
+
+def _needs_all_rows(node: PlanNode) -> bool:
+    """Return whether what a node gives for a row depends on others: a filter above it is no
+    filter of what it reads.
+    """
+    return "Aggregate" in node.name or node.name.startswith(("Window", "TakeOrdered", *_LIMITS))
 
 
 def _resolved(attributes: set[str], python: PlanNode) -> set[str]:

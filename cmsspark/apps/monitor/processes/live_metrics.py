@@ -14,7 +14,7 @@ import re
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +126,6 @@ def run_annotations(prefix: str, file: Path) -> Annotations:
     except ValueError as error:
         raise DataError("the file is not a measured run", where=file, found=str(error)) from None
     start = f"{part(prefix)}.{part(measured.application or measured.run)}.driver.events"
-    lines = []
     spans = [
         (
             f"stage_{entry.stage}_{entry.attempt} {entry.name}",
@@ -134,19 +133,20 @@ def run_annotations(prefix: str, file: Path) -> Annotations:
             entry.completed_ms,
         )
         for entry in measured.stages
-    ]
-    spans += [
+    ] + [
         (f"query_{entry.execution} {entry.description}", entry.began_ms, entry.ended_ms)
         for entry in measured.queries
     ]
-    begun = [span for span in spans if span[1] is not None]
-    for name, begin, end in begun:
-        assert begin is not None
+    lines, count = [], 0
+    for name, begin, end in spans:
+        if begin is None:
+            continue
+        count += 1
         lines.append(f"{start}.{part(name)}.begin 1 {begin // 1000}")
         if end is not None:
             lines.append(f"{start}.{part(name)}.duration_ms {max(0, end - begin)} {begin // 1000}")
             lines.append(f"{start}.{part(name)}.end 1 {end // 1000}")
-    return Annotations(measured.run, lines, len(begun))
+    return Annotations(measured.run, lines, count)
 
 
 def send_annotations(settings: MetricsSettings, annotations: Annotations) -> None:
@@ -183,19 +183,22 @@ def counter_lines(prefix: str, metrics: RunMetrics) -> list[str]:
     began = metrics.began_ms // 1000
     # A rate needs two times: a run of less than a second counts as one.
     ended = max(began + 1, (metrics.ended_ms or metrics.began_ms) // 1000)
-    start = _start(prefix, metrics.application or metrics.run)
-    lines = []
-    for job, counts in sums.items():
-        for name, count in counts.items():
-            lines += [
-                f"{start}.{part(job)}.{name} 0 {began}",
-                f"{start}.{part(job)}.{name} {count} {ended}",
-            ]
-    return lines
+    run = metrics.application or metrics.run
+    return [
+        line
+        for job, counts in sums.items()
+        for line in (
+            *_job_lines(prefix, run, job, dict.fromkeys(counts, 0), began),
+            *_job_lines(prefix, run, job, counts, ended),
+        )
+    ]
 
 
-def _start(prefix: str, run: str) -> str:
-    return f"{part(prefix)}.{part(run)}.driver.jobs"
+def _job_lines(
+    prefix: str, run: str, job: str, counts: Mapping[str, int], at_seconds: int
+) -> list[str]:
+    start = f"{part(prefix)}.{part(run)}.driver.jobs.{part(job)}"
+    return [f"{start}.{name} {counts[name]} {at_seconds}" for name in COUNTERS if name in counts]
 
 
 @dataclass
@@ -224,22 +227,11 @@ class LiveSender:
         with suppress(OSError, msgspec.MsgspecError):
             content = (self.folder / self_metrics.LIVE_FILE).read_bytes()
             counts = msgspec.json.decode(content, type=dict[str, int]) if content else {}
-        start = f"{_start(self.sender.settings.prefix, self.folder.name)}.{part(self.job)}"
-        lines = [
-            f"{start}.{name} {counts[name]} {dates.now_ms() // 1000}"
-            for name in COUNTERS
-            if name in counts
-        ]
+        names = self.sender.settings.prefix, self.folder.name, self.job
+        lines = _job_lines(*names, counts, dates.now_ms() // 1000)
         if lines and not self._has_begun:
             self._has_begun = True
-            lines = [
-                *(
-                    f"{start}.{name} 0 {self.began_ms // 1000}"
-                    for name in COUNTERS
-                    if name in counts
-                ),
-                *lines,
-            ]
+            lines += _job_lines(*names, dict.fromkeys(counts, 0), self.began_ms // 1000)
         return lines
 
 

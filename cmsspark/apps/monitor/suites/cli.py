@@ -30,7 +30,6 @@ def _page_options(function: Callable[..., Any]) -> Callable[..., Any]:
     out = click.option(
         "--out",
         type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
         help="The HTML file. [default: NAME.html here]",
     )
     return out(run_options(function))
