@@ -23,6 +23,7 @@ from cmsspark.apps.monitor.logs.files import LogLines
 from cmsspark.apps.monitor.logs.plans import Plans, Rdds
 from cmsspark.apps.monitor.logs.records import StageInfo, TaskEnd
 from cmsspark.base.errors import DataError
+from cmsspark.base.text.terminal import pluralize
 from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, Spread, StageEntry, TaskTotals
 
 #: RDDs that join the partitions of two others.
@@ -327,6 +328,11 @@ class EventLogReader:
             return
         _EVENTS[name][1](self, event)
 
+    @property
+    def open_stages(self) -> int:
+        """Return how many stages were submitted, and have not ended."""
+        return sum(stage.entry.submitted_ms is not None for stage in self._stages.values())
+
     def metrics(self) -> RunMetrics:
         """Return what was read until now."""
         run = self.run
@@ -578,6 +584,15 @@ def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogRe
         notes.append(
             f"{had - seen:,} of {had:,} tasks of stage {shown} are not in the event log, so all sums are too small: "
             "Spark drops events when its queue is full (spark.scheduler.listenerbus.eventqueue.capacity)"
+        )
+    lost = [
+        f"{pluralize(count, kind)} of the event log"
+        for count, kind in ((reader.open_stages, "stage"), (len(reader._job_stages), "job"))
+        if count and reader.ended
+    ]
+    if lost:
+        notes.append(
+            f"{' and '.join(lost)} began and did not end: Spark dropped events, or the application stopped meanwhile"
         )
     if reader.lines and not reader.begun:
         notes.append(
