@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cmsspark.apps.monitor import memory_sizes
 from cmsspark.apps.monitor.findings.advice import Advice, advise
 from cmsspark.apps.monitor.findings.find import find
 from cmsspark.apps.monitor.logs.plans import FIXED_PARTITIONS
@@ -367,3 +368,21 @@ def test_a_worker_at_its_limit_of_addresses_gets_two_gib_for_each_task() -> None
     assert of("Python workers", run).conf == "spark.executor.pyspark.memory=8g"
     del run.options["spark.executor.pyspark.memory"]
     assert of("Python workers", run).conf is None
+
+
+@pytest.mark.parametrize("garbage", [0.0, 0.1, 0.3, 0.6])
+@pytest.mark.parametrize(("heap", "live"), [("16g", 700 * MIB), ("32g", 2 << 30), ("8g", 1 << 30)])
+def test_a_heap_full_of_garbage_settles_in_two_steps(heap: str, live: int, garbage: float) -> None:
+    runs: list[RunMetrics] = []
+    sizes_text = [heap]
+    for _ in range(3):
+        now = memory_sizes.size(sizes_text[-1]) or 0
+        run = measured(heap=int(live + garbage * (now - live)))
+        run.options["spark.executor.memory"] = sizes_text[-1]
+        runs.insert(0, run)
+        (conf,) = [entry.conf for entry in advise(runs) if entry.subject == "executor heap"]
+        if conf is None:
+            break
+        sizes_text.append(conf.partition("=")[2])
+    assert len(sizes_text) <= 3, f"it goes on: {sizes_text}"
+    assert live < (memory_sizes.size(sizes_text[-1]) or 0) <= 4 * live

@@ -300,9 +300,9 @@ def test_a_log_without_some_of_its_tasks_says_so(tmp_path: Path) -> None:
 
 def test_a_log_without_the_end_of_a_stage_or_job_says_so(tmp_path: Path) -> None:
     lines = list(application(4))
-    for event, kind in ((b"StageCompleted", "1 stage"), (b"JobEnd", "1 job")):
-        notes = made(tmp_path, [line for line in lines if event not in line]).run.notes
-        assert [note for note in notes if note.startswith(f"{kind} of the event log")], event
+    for name, kind in ((b"StageCompleted", "1 stage"), (b"JobEnd", "1 job")):
+        notes = made(tmp_path, [line for line in lines if name not in line]).run.notes
+        assert [note for note in notes if note.startswith(f"{kind} of the event log")], name
     assert not [note for note in made(tmp_path, lines).run.notes if "did not end" in note]
 
 

@@ -250,6 +250,9 @@ MOST_STEP: Final = 0.30
 #: What is more than so many times its need shrinks to twice the need first: the peak of a
 #: heap that is far too large is its own garbage.
 FAR_TOO_LARGE: Final = 4
+#: The peak of a heap that settles: where peaks fell with the heap most of them was garbage.
+SETTLED: Final = 0.75
+_LEAST_SLOPE: Final = 0.05
 #: A change helped if a figure is below this share of what it was.
 HELPED: Final = 0.8
 #: Addresses that a Python worker with its libraries takes at least.
@@ -306,7 +309,9 @@ def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     if skew and cure is None:
         worst.spilled = 0  # more memory changes nothing for it
     overhead = _overhead(worst, latest, role, confidence)
-    heap = _within_node(_heap(worst, latest, role, confidence, cure), overhead, latest, role)
+    settled = _settled_heap(runs, role, sizes.heap(latest.options, role), worst.heap)
+    heap = _heap(worst, latest, role, confidence, cure, settled)
+    heap = _within_node(heap, overhead, latest, role)
     if skew:
         heap = heap.saying(f"{_written(sizes.heap(latest.options, role))}; keep it: {_SKEWED}")
     advice = [*skew, heap, overhead, *_worker_limit(alike, role)]
@@ -418,8 +423,33 @@ def _working_role(run: RunMetrics) -> str:
     return "driver" if run.master.startswith("local") else "executor"
 
 
+def _settled_heap(runs: Sequence[RunMetrics], role: str, now: int, peak: int) -> int | None:
+    """Return the heap of which the peak would be 75 %, by a line through the peaks of two
+    heaps; None if no larger heap had a larger peak.
+    """
+    heaps = {
+        id(run): sizes.heap(run.options, role)
+        for run in runs
+        if run.engine == "spark" and run.executors
+    }
+    before = next((heap for heap in heaps.values() if heap > now), None)
+    if before is None:
+        return None
+    same = [run for run in runs if heaps.get(id(run)) == before]
+    slope = (find_worst(same, role).heap - peak) / (before - now)
+    if slope < _LEAST_SLOPE:
+        return None
+    fixed = peak - slope * now
+    return int(fixed / (SETTLED - slope)) if slope < SETTLED and fixed > 0 else now
+
+
 def _heap(
-    worst: Worst, run: RunMetrics, role: str, confidence: str, cure: SpillCure | None = None
+    worst: Worst,
+    run: RunMetrics,
+    role: str,
+    confidence: str,
+    cure: SpillCure | None = None,
+    settled: int | None = None,
 ) -> Advice:
     subject, now = f"{role} heap", sizes.heap(run.options, role)
     if not worst.heap and not worst.heap_space:
@@ -477,10 +507,15 @@ def _heap(
             f"{_written(now)}; keep it: no run succeeded, so the peak is a lower bound"
         )
     goal = max(need, LEAST_HEAP)
+    if settled is not None:
+        goal = max(unified, settled, LEAST_HEAP)
+        formula += f"; the peak fell with the heap: to where it would be {SETTLED:.0%}"
+        basis = structs.replace(basis, formula=formula)
     if share < SHRINK_BELOW and worst.gc_share < GC_SHRINK and goal < now:
         # The garbage of a large heap is collected late: its peak is above what is needed.
         reason = f"the peak is below {SHRINK_BELOW:.0%} and GC below {GC_SHRINK:.0%}"
-        return _sized(basis, f"spark.{role}.memory", now, goal, reason)
+        option, is_known = f"spark.{role}.memory", settled is not None
+        return _sized(basis, option, now, goal, reason, is_known=is_known)
     return basis
 
 
@@ -519,9 +554,19 @@ def _within_node(heap: Advice, overhead: Advice, run: RunMetrics, role: str) -> 
     return heap.saying(f"{_written(now)} is too little and {limit}: {cure}")
 
 
-def _sized(basis: Advice, option: str, now: int, goal: int, reason: str, most: int = 0) -> Advice:
-    """Advise on a size that goes from ``now`` to ``goal``, but not beyond ``most``."""
-    if now > FAR_TOO_LARGE * goal:
+def _sized(
+    basis: Advice,
+    option: str,
+    now: int,
+    goal: int,
+    reason: str,
+    most: int = 0,
+    is_known: bool = False,
+) -> Advice:
+    """Advise on a size that goes from ``now`` to ``goal``, but not beyond ``most``; if it
+    is far too large, to twice the goal first, unless that is known from two sizes.
+    """
+    if now > FAR_TOO_LARGE * goal and not is_known:
         goal *= 2
         step = f"; more than {FAR_TOO_LARGE} times too large: to twice the need first, measure again after it"
         basis = structs.replace(basis, formula=basis.formula + step)
