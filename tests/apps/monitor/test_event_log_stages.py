@@ -13,7 +13,9 @@ from click.testing import CliRunner
 
 from cmsspark.apps.monitor.findings import find as findings
 from cmsspark.apps.monitor.logs.files import find_log
+from cmsspark.apps.monitor.logs.plans import SCANNED_ROWS, PlanFacts
 from cmsspark.apps.monitor.logs.reader import EventLogReader, read_event_log
+from cmsspark.apps.monitor.logs.records import PlanMetric, PlanNode
 from cmsspark.apps.monitor.memory_sizes import parallel_tasks
 from cmsspark.main import command
 from cmsspark.store.run_metrics import RunMetrics
@@ -242,3 +244,33 @@ def test_a_stage_of_spark_s_own_threads_gets_the_program_s_line(tmp_path: Path) 
     path.write_bytes(b"\n".join(lines))
     (entry,) = read_event_log(find_log(str(path))).metrics().stages
     assert (entry.name, entry.query) == ("collect at job.py:9", 7)
+
+
+def scan_below(*between: str) -> PlanNode:
+    """A filter on the day above a scan that reads all days, with nodes between both."""
+    node = PlanNode(
+        "Scan parquet ",
+        "FileScan parquet [b#1,day#2] Batched: true",
+        metrics=[
+            PlanMetric("number of output rows", 1),
+            PlanMetric("number of partitions read", 2),
+        ],
+        metadata={"PartitionFilters": "[]", "ReadSchema": "struct<b:bigint>"},
+    )
+    for name in between:
+        node = PlanNode(name, name, [node])
+    rows = [PlanMetric("number of output rows", 3)]
+    return PlanNode("Filter", "Filter (day#2 = 7)", [node], metrics=rows)
+
+
+@pytest.mark.parametrize(
+    "name", ["Window", "HashAggregate", "GlobalLimit 5", "TakeOrderedAndProject"]
+)
+def test_a_filter_of_what_all_rows_gave_is_no_filter_of_the_scan(name: str) -> None:
+    facts = PlanFacts({1: 900_000, 2: 30, 3: 30_000}, {}, {})
+
+    def kinds(root: PlanNode) -> set[str]:
+        return {kind for _, node_facts in facts.nodes(root) for kind in node_facts}
+
+    assert SCANNED_ROWS in kinds(scan_below("Project", "Exchange", "Sort"))
+    assert SCANNED_ROWS not in kinds(scan_below("Project", name, "Project"))

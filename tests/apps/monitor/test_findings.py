@@ -520,6 +520,15 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
         "for 50,000 rows of some",
     ),
     ("python_udf", query((plans.PYTHON_MS, "Eval [f(a#1)]", 130_000)), "took 130 s"),
+    (
+        "full_scan",
+        query(
+            (plans.SCANNED_ROWS, "S", 100_000),
+            (plans.CHOSEN_ROWS, "S", 50_000),
+            (plans.PYTHON_MS, "Eval [f(day#1)]", 130_000),
+        ),
+        "for 50,000 rows of some",
+    ),
     ("cache_does_not_fit", full_cache, "filled the memory for them: 2.2 GB of 2.4 GB"),
     (
         "cache_does_not_fit",

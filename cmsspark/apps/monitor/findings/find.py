@@ -7,7 +7,7 @@ The thresholds are in ``docs/monitoring.md``, their sources in decision 040.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from cmsspark.apps.monitor import memory_sizes as sizes
@@ -70,10 +70,14 @@ _PARTNERS: Final = {
 
 def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
     """Yield the findings of queries, RDDs, and files that a job reported."""
+    scanned = set()
     for query in metrics.queries:
         where = f"SQL {query.execution}, {query.description}"
         nodes: Nodes = {(kind, text): value for kind, text, value in query.nodes}
-        yield from _nodes(nodes, where)
+        for finding in _nodes(nodes, where):
+            yield finding
+            if finding.code == "full_scan":
+                scanned.add(query.execution)
         yield from _sorts(query, where)
     for stage in metrics.stages:
         # Each task of saveAsTextFile() and its like writes one file; queries count
@@ -87,7 +91,7 @@ def plan_findings(metrics: RunMetrics) -> Iterator[Finding]:
             entry.input_files, entry.input_bytes, "read", f"{entry.job} of {entry.day}"
         )
     yield from _rdds(metrics)
-    yield from _python(metrics)
+    yield from _python(metrics, scanned)
     yield from _full_cache(metrics)
     yield from _returned(metrics)
 
@@ -119,11 +123,14 @@ def _nodes(nodes: Nodes, where: str) -> Iterator[Finding]:
             yield from _small_files(value, partner, verb, where)
 
 
-def _python(metrics: RunMetrics) -> Iterator[Finding]:
-    """Yield the query that spent the most time in Python functions on rows."""
+def _python(metrics: RunMetrics, scanned: Collection[int]) -> Iterator[Finding]:
+    """Yield the query that spent the most time in Python functions on rows. ``scanned``:
+    queries that read all partitions for such a function, which is named already.
+    """
     spent = [
         (value, query, text)
         for query in metrics.queries
+        if query.execution not in scanned
         for kind, text, value in query.nodes
         if kind == plans.PYTHON_MS and value is not None
     ]
