@@ -24,6 +24,9 @@ SKEW_BYTES: Final = 32 * MB
 #: others: in bytes, and in time.
 SKEW_OF_FEW: Final = 4
 SKEW_TIME_OF_FEW: Final = 2
+#: Spark divides input evenly where it can: less than that shows a file that it cannot divide.
+SKEW_OF_INPUT: Final = 3
+SKEW_TIME_OF_INPUT: Final = 1.5
 #: ``spark.sql.adaptive.advisoryPartitionSizeInBytes`` and
 #: ``spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes`` of Spark.
 ADVISORY_BYTES: Final = 64 << 20
@@ -158,7 +161,6 @@ def find_skew(metrics: RunMetrics, stage: StageEntry) -> Skew | None:
         return None
     times, rows = stage.task_ms, stage.shuffle_read_records
     others_ms = _mean_of_others(totals.task_ms, times, tasks)
-    is_slower = times.max >= _ROWS_MS and times.max >= SKEW_TIME_OF_FEW * others_ms
     for is_input, kind, spread, total in (
         (False, "read from the shuffle", stage.shuffle_read_bytes, totals.shuffle_read_bytes),
         (True, "of input", stage.input_bytes, totals.input_bytes),
@@ -167,7 +169,11 @@ def find_skew(metrics: RunMetrics, stage: StageEntry) -> Skew | None:
             continue
         # Where most tasks get nothing, a median or mean of 0 would make everything skewed.
         usual_others = max(_mean_of_others(total, spread, tasks), MB)
-        is_uneven = spread.max >= SKEW_OF_FEW * usual_others and is_slower
+        factor, slower = SKEW_OF_FEW, float(SKEW_TIME_OF_FEW)
+        if is_input:
+            factor, slower = SKEW_OF_INPUT, SKEW_TIME_OF_INPUT
+        is_slower = times.max >= max(_ROWS_MS, slower * others_ms)
+        is_uneven = spread.max >= factor * usual_others and is_slower
         if is_input or tasks > 3:
             usual = f"the median {volume(spread.median)}"
         else:
