@@ -84,7 +84,12 @@ def replica_keys(blocks: Longs, sites: Hashes) -> Hashes:
     """Return the key of a disk replica of each block (its id) at the site of the same
     row (the hash of its name).
     """
-    return _mixed(_mixed(blocks.astype(np.uint64)) ^ sites)
+    return mixed_pairs(blocks, sites)
+
+
+def mixed_pairs(numbers: Longs, hashes: Hashes) -> Hashes:
+    """Return a hash of each number with the hash of the same row."""
+    return _mixed(_mixed(numbers.astype(np.uint64)) ^ hashes)
 
 
 def _mixed(numbers: Hashes) -> Hashes:
@@ -115,6 +120,11 @@ class Report:
     #: slash: ``part`` (its place in the dump's list, from 0 on), ``rows``, ``orphans``,
     #: ``odd_names``; ``first_orphan``, ``first_odd_name``: the row, from 1 on.
     suspects: list[dict[str, int]] = field(default_factory=list)
+
+    def add(self, other: Report) -> None:
+        """Add the counts of other rows."""
+        for name, count in other.__dict__.items():
+            setattr(self, name, getattr(self, name) + count)
 
 
 class Catalogue:

@@ -76,11 +76,21 @@ class SortedRun:
     def write(cls, folder: Path, rows: FileRows) -> SortedRun:
         """Write a new file in ``folder``. Raises OSError."""
         order = sorted_order(rows.hashes)
-        run = cls(folder / f"{uuid.uuid4().hex}.run", len(order))
+        return cls.write_columns(folder, [getattr(rows, name)[order] for name in _COLUMNS])
+
+    @classmethod
+    def write_columns(cls, folder: Path, columns: Sequence[Any]) -> SortedRun:
+        """Write the first of the columns to a new file in ``folder``. Raises OSError."""
+        run = cls(folder / f"{uuid.uuid4().hex}.run", len(columns[0]))
         with run.path.open("wb") as sink:
-            for name in _COLUMNS:
-                getattr(rows, name)[order].tofile(sink)
+            for values in columns:
+                values.tofile(sink)
         return run
+
+    @property
+    def pairs_path(self) -> Path:
+        """The file with the number that each pair of the run has among those of all runs."""
+        return self.path.with_suffix(".pairs")
 
     def read(self, name: str, first: int, last: int) -> Any:
         """Return the values of a column in the rows from ``first`` to before ``last``."""
@@ -158,7 +168,7 @@ class RunColumn:
 #: has other processes.
 Part = Callable[[], "Iterator[pa.Table]"]
 #: ``map``, or something like it: results in order, whoever worked them out.
-MapParts = Callable[[Callable[[Part], Any], Iterable[Part]], Iterable[Any]]
+MapParts = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 _NO_BLOCK: Final = -1
 #: Rows of a part of FILES that are odd: more than so many, and more than a share, are told.
@@ -191,7 +201,7 @@ def build_catalogue(
     map_parts: MapParts = map,
     rows: int = ROWS,
 ) -> Report:
-    """Write a snapshot to ``folder``, which takes 28 bytes for each file meanwhile.
+    """Write a snapshot to ``folder``, which takes 40 bytes for each file meanwhile.
     Needs 60 MB of memory, and 200 bytes for each pair of block and dataset.
 
     ``files``: parts with tables of (lfn string, block_id, dataset_id, file_id as int64,
@@ -212,18 +222,21 @@ def build_catalogue(
             find_pairs.append(pairs)
         for suspect in counted.suspects:
             suspect["part"] = number
-        for name, count in counted.__dict__.items():
-            setattr(report, name, getattr(report, name) + count)
+        report.add(counted)
     all_pairs, numbers_of = _same_pairs(find_pairs)
+    for run, numbers_of_run in zip(runs, numbers_of, strict=True):
+        numbers_of_run.tofile(run.pairs_path)
     colliding: dict[int, dict[int, int]] = {}
     hashes, pairs_column = (
         RunColumn(folder / "hashes.npy", np.uint64),
         RunColumn(folder / "pairs.npy", np.int32),
     )
-    for part in slices(runs, rows):
-        merged = _merged(part, numbers_of, report, colliding)
-        hashes.append(merged[0])
-        pairs_column.append(merged[1])
+    for merged, counted, of_range in map_parts(partial(_merged, spool), slices(runs, rows)):
+        hashes.append(merged.read("hashes", 0, merged.rows))
+        pairs_column.append(merged.read("pairs", 0, merged.rows))
+        merged.path.unlink()
+        report.add(counted)
+        colliding.update(of_range)
     hashes.close()
     pairs_column.close()
     shutil.rmtree(spool)
@@ -396,31 +409,34 @@ def _same_pairs(find_pairs: Sequence[_Pairs]) -> tuple[_Pairs, list[Numbers]]:
     return all_pairs, np.split(numbers, ends) if find_pairs else []
 
 
-def _merged(
-    part: Slice, numbers_of: list[Numbers], report: Report, colliding: dict[int, dict[int, int]]
-) -> tuple[Hashes, Numbers]:
-    """Return the index of a range: its hashes, each once, and their pairs."""
-    unsorted = part.column("hashes")
+def _merged(spool: Path, part: Slice) -> tuple[SortedRun, Report, dict[int, dict[int, int]]]:
+    """Return the index of a range, its hashes, each once, and their pairs; what was
+    counted, and the names that share only their hash.
+    """
+    report = Report()
     # Sorted runs behind each other: a stable sort merges them, and leaves rows of one
     # hash as the dump has them.
-    order = np.argsort(unsorted, kind="stable")
+    unsorted = part.column("hashes")
+    order = sorted_order(unsorted)
     hashes = unsorted[order]
-    part_pairs = zip(part.columns("pairs"), numbers_of, strict=True)
-    pairs = np.concatenate([numbers[of_run] for of_run, numbers in part_pairs])[order]
+    part_pairs = zip(part.columns("pairs"), part.runs, strict=True)
+    pairs = np.concatenate(
+        [np.fromfile(run.pairs_path, np.int32)[of_run] for of_run, run in part_pairs]
+    )[order]
     is_repeated = hashes[1:] == hashes[:-1]
-    if not is_repeated.any():
-        return hashes, pairs
-    repeated = np.flatnonzero(
-        np.concatenate((is_repeated, [False])) | np.concatenate(([False], is_repeated))
-    )
-    rows = order[repeated]
-    checks, file_ids = part.column("checks")[rows], part.column("file_ids")[rows]
-    repeats = FileRows(hashes[repeated], checks, pairs[repeated], file_ids)
-    goes, of_range = _resolve_repeats(repeats, report)
-    colliding.update(of_range)
-    keep = np.ones(len(hashes), np.bool_)
-    keep[repeated[goes]] = False
-    return hashes[keep], pairs[keep]
+    colliding: dict[int, dict[int, int]] = {}
+    if is_repeated.any():
+        repeated = np.flatnonzero(
+            np.concatenate((is_repeated, [False])) | np.concatenate(([False], is_repeated))
+        )
+        rows = order[repeated]
+        checks, file_ids = part.column("checks")[rows], part.column("file_ids")[rows]
+        repeats = FileRows(hashes[repeated], checks, pairs[repeated], file_ids)
+        goes, colliding = _resolve_repeats(repeats, report)
+        keep = np.ones(len(hashes), np.bool_)
+        keep[repeated[goes]] = False
+        hashes, pairs = hashes[keep], pairs[keep]
+    return SortedRun.write_columns(spool, [hashes, pairs]), report, colliding
 
 
 def _pieces(file: Path, rows: int) -> Iterator[Hashes]:

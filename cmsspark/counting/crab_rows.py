@@ -25,6 +25,7 @@ from cmsspark.counting.catalogue import (
     Replicas,
     check_hash,
     hash_all,
+    mixed_pairs,
     name_hash,
 )
 from cmsspark.counting.merge import USER_KEYS, number_texts
@@ -34,7 +35,6 @@ from cmsspark.counting.pre_aggregate import (
     BIN,
     COLUMNS,
     HASH_COLUMNS,
-    MAX_SUM,
     UNMATCHED,
     Columns,
     GroupColumns,
@@ -45,7 +45,7 @@ from cmsspark.counting.pre_aggregate import (
     record_batch,
     with_nulls,
 )
-from cmsspark.counting.sums import find_runs
+from cmsspark.counting.sums import find_runs, sum_runs
 from cmsspark.sources.formats.fast_json import Groups
 
 if TYPE_CHECKING:
@@ -425,11 +425,9 @@ def _once_a_cell(rows: _JobRows, chosen: npt.NDArray[np.intp]) -> pa.RecordBatch
     largest times of its rows.
     """
     cells, _ = pack([rows.codes[key][chosen] for key in USER_KEYS[1:]], len(chosen))
-    jobs = rows.job[chosen]
-    order = np.lexsort((cells, jobs))
-    is_new = np.ones(len(order), np.bool_)
-    is_new[1:] = (np.diff(cells[order]) != 0) | (np.diff(jobs[order]) != 0)
-    starts = np.flatnonzero(is_new)
+    # One number for both, as jobs are hashes already: to sort it takes a quarter of the
+    # time of sorting by the one and the other.
+    order, starts = find_runs(mixed_pairs(cells, rows.job[chosen].view(np.uint64)).view(np.int64))
     in_order = chosen[order]
     first = in_order[starts]
     count, zeros = len(first), np.zeros(len(first), np.int32)
@@ -466,8 +464,8 @@ def _sums_of_days(rows: _JobRows, first: npt.NDArray[np.intp]) -> pa.RecordBatch
     runs = find_runs(rows.job[first])
     sums = {JOB_COUNT: len(runs.starts)}
     for name, values in rows.times.items():
-        largest = _reduced(np.maximum, values[first][runs.order], runs.starts)
-        sums[name] = min(sum(largest[largest > 0].tolist()), MAX_SUM)
+        largest = np.maximum(_reduced(np.maximum, values[first][runs.order], runs.starts), 0)
+        sums[name] = int(sum_runs(largest, np.zeros(1, np.intp), name, is_capped=True)[0])
     repeated = (BIN, REPEATED, len(rows.job) - len(first), None)
     of_jobs = ((JOB_SUMS, name, count, None) for name, count in sums.items())
     return _side_rows(rows, [repeated, *of_jobs])
