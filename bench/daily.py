@@ -22,6 +22,7 @@ from bench import compare, inputs, report
 from bench.inputs import DAY, Day, Inputs
 from bench.meter import Cost, measure
 from cmsspark.base import compiled
+from cmsspark.filesystems.storage import disk_rate
 from cmsspark.settings import pseudonyms
 
 PEERS = ("duckdb", "polars")
@@ -127,7 +128,8 @@ def measure_day(
     bench: Bench, day: Inputs, engines: list[str], repeats: int, say: Callable[[str], None]
 ) -> report.Row:
     """All engines in turns; what they found is compared after each turn."""
-    row = report.Row(day.day, day.log_bytes, {name: [] for name in engines})
+    disk = disk_rate(day.parts("aaa")[0])
+    row = report.Row(day.day, day.log_bytes, {name: [] for name in engines}, disk)
     inputs.warm(day)
     for turn in range(repeats):
         bench.clear()
@@ -184,11 +186,12 @@ def main() -> None:
         "--doc", type=Path, help="write the table to this file, as docs/performance.md has it"
     )
     chosen = parser.parse_args()
-    engines = [
-        name
-        for name in chosen.engines.split(",")
-        if chosen.generations == "today" or name not in PEERS
-    ]
+    names = chosen.engines.split(",")
+    if unknown := {*names} - {*OURS, SECOND, *PEERS}:
+        parser.error(
+            f"no engine is {', '.join(sorted(unknown))}: {', '.join((*OURS, SECOND, *PEERS))}"
+        )
+    engines = [name for name in names if chosen.generations == "today" or name not in PEERS]
     sizes = [round(float(text) * 1e6) for text in chosen.records.split(",")]
     repeats = [int(text) for text in chosen.repeats.split(",")] * len(sizes)
     packed = {"no": [False], "yes": [True], "both": [False, True]}[chosen.gzip]

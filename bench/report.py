@@ -22,6 +22,7 @@ _HEAD = (
     "engine",
     "runs",
     "wall s",
+    "GB/s",
     "CPU s",
     "peak GB",
     "CPU s / M",
@@ -41,11 +42,14 @@ _NAMES = {
 
 @dataclass
 class Row:
-    """A day and what each engine cost on it, run by run."""
+    """A day and what each engine cost on it, run by run. ``disk``: the bytes a second of
+    a part that is read past the page cache.
+    """
 
     day: Day
     log_bytes: int
     costs: dict[str, list[Cost]]
+    disk: float | None = None
 
     def median(self, engine: str, figure: Callable[[Cost], float]) -> float:
         """The median of one figure over the runs of an engine."""
@@ -63,6 +67,10 @@ def table(rows: Sequence[Row]) -> str:
     widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
     lines = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in cells]
     lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
+    disks = [row.disk for row in rows if row.disk is not None]
+    if disks:
+        rate = f"{statistics.median(disks) / 1e9:.1f} GB/s"
+        lines += ["", f"*GB/s* are those of the logs, from the page cache; the disk gives {rate}."]
     return "\n".join([*lines, *_slopes(rows)])
 
 
@@ -84,6 +92,7 @@ def _cells(row: Row, engine: str) -> tuple[str, ...]:
     return (
         *cells,
         f"{wall:.2f}",
+        f"{row.log_bytes / 1e9 / wall:.2f}",
         f"{cpu:.1f}",
         f"{peak:.2f}",
         f"{cpu / row.day.records * 1e6:.2f}",

@@ -10,10 +10,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import mmap
 import os
 import re
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -338,6 +340,29 @@ def unreadable(path: str, error: OSError) -> CmssparkError:
         found=error.strerror,
         next_step="check the disk, or fetch it again",
     )
+
+
+#: Bytes of a file that are read to measure its disk: few, as a disk of 0.2 GB/s takes
+#: 40 ms for them.
+_MEASURED_BYTES: Final = 8 << 20
+
+
+def disk_rate(path: str) -> float | None:
+    """Return the bytes a second of reading the middle of a file past the page cache;
+    None for less than half a megabyte, or where the file cannot be read in this way.
+    """
+    with suppress(OSError), mmap.mmap(-1, _MEASURED_BYTES) as room:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        try:
+            spare = max(0, os.fstat(descriptor).st_size - _MEASURED_BYTES)
+            began = time.perf_counter()
+            count = os.preadv(descriptor, [room], spare // 2 // mmap.PAGESIZE * mmap.PAGESIZE)
+            seconds = time.perf_counter() - began
+        finally:
+            os.close(descriptor)
+        if count >= _MEASURED_BYTES // 16:
+            return count / seconds
+    return None
 
 
 @contextmanager

@@ -127,7 +127,7 @@ def test_tables_show_medians_ratios_and_slopes_and_leave_the_text_around_them(
             [Cost(wall, 2 * wall, 10**9, 1.0, 0) for wall in (1.0, wall, 50.0)]
             for wall in (ours, 10.0)
         ]
-        return report.Row(Day(records, 1), 10**9, {"warm": costs[0], "duckdb": costs[1]})
+        return report.Row(Day(records, 1), 10**9, {"warm": costs[0], "duckdb": costs[1]}, 2e8)
 
     table = report.table([row(1_000_000, 5.0), row(3_000_000, 8.0)])
     assert "| 0.50 " in table
@@ -139,7 +139,8 @@ def test_tables_show_medians_ratios_and_slopes_and_leave_the_text_around_them(
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
-    assert "| cmsspark, warm | 3    | 5.00 " in text
+    assert "| cmsspark, warm | 3    | 5.00   | 0.20 " in text
+    assert "the disk gives 0.2 GB/s" in text
 
 
 def test_dbs_grows_with_the_day_from_one_to_five_million_files() -> None:

@@ -16,6 +16,7 @@ from cmsspark.filesystems.storage import (
     Files,
     LocalFiles,
     absolute,
+    disk_rate,
     is_local,
     is_same_place,
     join,
@@ -259,6 +260,17 @@ def test_a_location_that_needs_another_configuration_is_reported(
         hadoop.stat(location)
     assert error.value.where == location
     assert "HADOOP_CONF_DIR" in str(error.value)
+
+
+def test_the_rate_of_a_disk_is_that_of_a_file_of_some_size(tmp_path: Path) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.write_bytes(bytes(10_000))
+    large.write_bytes(bytes(9 << 20))
+    assert disk_rate(str(small)) is None
+    assert disk_rate(str(tmp_path / "missing")) is None
+    # A file system may have no reads past the page cache.
+    rate = disk_rate(str(large))
+    assert rate is None or rate > 1e6
 
 
 def test_hadoop_lists_a_large_folder_by_few_calls(

@@ -14,12 +14,13 @@ from cmsspark.apps.monitor.measured_runs import find_latest
 from cmsspark.apps.monitor.run_report import echo_comparison, echo_measured, only_measured
 from cmsspark.apps.results.runs import COLOURS, load_history, run_deliveries
 from cmsspark.base import dates
-from cmsspark.base.errors import UsageError
+from cmsspark.base.errors import CmssparkError, UsageError
 from cmsspark.base.periods import Interval
 from cmsspark.base.text.readable import json_text
+from cmsspark.base.text.terminal import volume
 from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import optional_when_options
-from cmsspark.filesystems.storage import Files, is_local, local_path
+from cmsspark.filesystems.storage import Files, LocalFiles, disk_rate, is_local, local_path
 from cmsspark.pages.text import bins_table
 from cmsspark.run import run_report
 from cmsspark.run.run_context import from_manifest
@@ -27,7 +28,7 @@ from cmsspark.run.run_report import PAGE
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.own_jobs import JOBS, find_job, job_of_table
 from cmsspark.store.part_files import check_table
-from cmsspark.store.results import CurrentTable, current
+from cmsspark.store.results import CurrentTable, current, read_manifest
 from cmsspark.store.run_history import Run, RunHistory, describe
 from cmsspark.store.stored_columns import open_store
 
@@ -189,7 +190,8 @@ def _print_run(
     )
     facts: list[tuple[str, object]] = [("path", path)] if path else []
     facts += [*describe(record), *(("warning", text) for text in record.details.warnings)]
-    facts += [("report", page)] if (page := _page(record)) else []
+    facts += [("read", rate)] if (rate := _reading_rate(record)) else []
+    facts += [("report", page)] if (page := _stored_file(record, PAGE)) else []
     failed = run_report.page_path(settings.state_dir, record)
     facts += [("page", failed)] if failed.is_file() else []
     facts += [("error", f"{record.exit_code}: {record.error}")] if record.error else []
@@ -203,9 +205,30 @@ def _print_run(
     echo_measured(settings.state_dir, record)
 
 
-def _page(run: Run) -> Path | None:
-    """Return the run's report in a local store."""
+def _stored_file(run: Run, name: str) -> Path | None:
+    """Return a file of the run in a local store, such as its report."""
     if not run.stored_run or not is_local(run.store):
         return None
-    page = Path(local_path(run.store), run.job, run.day.isoformat(), "runs", run.stored_run, PAGE)
-    return page if page.is_file() else None
+    file = Path(local_path(run.store), run.job, run.day.isoformat(), "runs", run.stored_run, name)
+    return file if file.is_file() else None
+
+
+def _reading_rate(run: Run) -> str | None:
+    """Return what the run read a second, and what the disk of its inputs gives now: no
+    setting makes a run quicker than its disk. None if its manifest does not tell.
+    """
+    path = _stored_file(run, "manifest.json")
+    if path is None or not run.seconds:
+        return None
+    try:
+        manifest = read_manifest(LocalFiles(), str(path))
+    except CmssparkError:
+        return None
+    size = sum(source.size for source in manifest.inputs)
+    files = [file for source in manifest.inputs for file in source.files if is_local(file[0])]
+    if not size or not files:
+        return None
+    text = f"{volume(size)}, {volume(size / run.seconds)}/s"
+    largest, *_ = max(files, key=lambda file: file[1] or 0)
+    disk = disk_rate(local_path(largest))
+    return text if disk is None else f"{text}; the disk gives {volume(disk)}/s"

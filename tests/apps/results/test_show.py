@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cmsspark.apps.results import show
 from cmsspark.base import reporting
 from cmsspark.base.errors import InputMissing, UsageError
 from cmsspark.filesystems.storage import LocalFiles
@@ -92,3 +93,20 @@ def test_a_pattern_names_the_part_files(stored: Path, capsys: pytest.CaptureFixt
     for name in ("part-00000-a.parquet", "_SUCCESS", ".part-00000-a.parquet.crc"):
         (folder / name).touch()
     assert [Path(name).name for name in glob.glob(printed.strip())] == ["part-00000-a.parquet"]
+
+
+def test_a_run_says_what_it_read_a_second_beside_what_its_disk_gives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(show, "disk_rate", lambda path: measured.append(path) or 2e8)
+    files = [[str(tmp_path / "part-0"), 10**6, 5], [str(tmp_path / "part-1"), 3 * 10**6, 5]]
+    staged = StagedRun(
+        LocalFiles(), f"{tmp_path}/store/dbs_aaa/{DAY}", "20190616T010203Z-1", "dbs_aaa", DAY
+    )
+    staged.files.make_dirs(staged.table_path("dbs_aaa"))
+    staged.tables["dbs_aaa"] = {"rows": 0}
+    staged.commit({"inputs": [{"stream": "aaa", "files": files}], "seconds": 0.5})
+    run("show", "dbs_aaa", "--date", "20190615", "--fout", f"{tmp_path}/store")
+    assert "  read        4.0 MB, 8.0 MB/s; the disk gives 200.0 MB/s\n" in capsys.readouterr().out
+    assert measured == [str(tmp_path / "part-1")]
