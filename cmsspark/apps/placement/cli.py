@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click import IntRange, option
 
 from cmsspark.base.errors import CmssparkError, UsageError
 from cmsspark.base.periods import Period
@@ -33,63 +34,59 @@ if TYPE_CHECKING:
 
 _PATH: Final = click.Path(path_type=Path)
 _OPTIONS: Final = (
-    click.option(
+    option(
         "--accesses",
         type=_PATH,
         help="CSV or Parquet with day, dataset, site, accesses[, bytes]. [default: stored days]",
     ),
-    click.option(
+    option(
         "--replicas",
         type=_PATH,
         help="CSV or Parquet with dataset, site, bytes[, kind, size, complete, locked, custodial, since].",
     ),
-    click.option(
+    option(
         "--space",
         type=_PATH,
         help="CSV or Parquet with site[, capacity, budget, network_gbits]. [default: a site is full with its copies]",
     ),
-    click.option(
+    option(
         "--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB."
     ),
-    click.option(
+    option(
         "--locked",
         multiple=True,
         metavar="PATTERN",
         help="Datasets whose copies never go; repeatable.",
     ),
-    click.option(
+    option(
         "--min-benefit",
         type=FiniteRange(0),
         default=1.0,
-        show_default=True,
         help="Bytes that a copy serves in its lifetime, for each byte copied, at least.",
     ),
-    click.option(
+    option(
         "--lifetime",
-        type=click.IntRange(1, 52),
+        type=IntRange(1, 52),
         default=4,
-        show_default=True,
         help="Weeks that a copy is made for; a younger one does not go.",
     ),
-    click.option(
+    option(
         "--min-copies",
-        type=click.IntRange(1),
+        type=IntRange(1),
         default=1,
-        show_default=True,
         help="Complete copies on disk that a dataset has elsewhere before one can go.",
     ),
-    click.option(
+    option(
         "--free",
         "free_share",
         type=FiniteRange(0, 0.9),
         default=0.0,
-        show_default=True,
         help="Share of space kept free.",
     ),
 )
 
 
-@click.group("placement", cls=CommandGroup)
+@click.group("placement", cls=CommandGroup, context_settings={"show_default": True})
 def command() -> None:
     """Plan copies of datasets for next week: which to make, where, which can go.
     Nothing is copied or removed.
@@ -101,8 +98,8 @@ def command() -> None:
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
-        function = option(function)
+    for decorate in reversed(_OPTIONS):
+        function = decorate(function)
     return store_options(period_options(function))
 
 
@@ -147,24 +144,11 @@ def _inputs(
 
 @command.command("recommend")
 @_options
-@click.option(
-    "--top",
-    type=click.IntRange(1),
-    default=20,
-    show_default=True,
-    help="Maximum rows of each table.",
-)
-@click.option("-o", "--output", type=_PATH, help="Write all rows to this CSV or Parquet file.")
-@click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
-@click.option(
-    "--rucio", "as_rucio", is_flag=True, help="Print the plan as rules of Rucio, in JSON."
-)
-@click.option(
-    "--activity",
-    default="Data Rebalancing",
-    show_default=True,
-    help="Activity of the rules of Rucio.",
-)
+@option("--top", type=IntRange(1), default=20, help="Maximum rows of each table.")
+@option("-o", "--output", type=_PATH, help="Write all rows to this CSV or Parquet file.")
+@option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
+@option("--rucio", "as_rucio", is_flag=True, help="Print the plan as rules of Rucio, in JSON.")
+@option("--activity", default="Data Rebalancing", help="Activity of the rules of Rucio.")
 def recommend_command(
     top: int, output: Path | None, as_json: bool, as_rucio: bool, activity: str, **source: Any
 ) -> None:
@@ -241,15 +225,14 @@ def _echo_advice(advice: Advice, top: int) -> None:
 
 @command.command("backtest")
 @_options
-@click.option(
+@option(
     "--weeks",
-    type=click.IntRange(1),
+    type=IntRange(1),
     default=8,
-    show_default=True,
     help="Past weeks to plan, each judged by the weeks of a copy's lifetime.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the rule random.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@option("--seed", type=int, default=0, help="Seed of the rule random.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 def backtest_command(weeks: int, seed: int, as_json: bool, **source: Any) -> None:
     """Print what plans of past weeks would have served for each byte copied, beside simple rules.
 

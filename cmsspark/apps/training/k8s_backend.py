@@ -52,6 +52,19 @@ class ApiAway(NotReady):
     """The API server does not answer, or not now (75)."""
 
 
+#: What a status says of an action, and what helps.
+_REFUSALS: Final[dict[int, tuple[type[CmssparkError], str, str | None]]] = {
+    401: (
+        NotAllowed,
+        ": the API server does not know this user",
+        "renew the kubeconfig's token",
+    ),
+    403: (NotAllowed, " is forbidden", None),
+    404: (InputMissing, ": it does not exist", None),
+    409: (UsageError, ": the name is taken", "choose another --name"),
+    **dict.fromkeys((400, 413, 422), (SettingsError, ": the API server refuses it", None)),
+}
+
 #: What helps a user who lacks a right of those who train.
 _ROLE: Final = (
     "ask for the role in etc/k8s/train-role.yaml: kubectl apply -f etc/k8s/train-role.yaml"
@@ -116,47 +129,18 @@ def translated(
     status: int, message: str, action: str, where: str, role_step: str = _ROLE
 ) -> CmssparkError:
     """Return the error for an HTTP status and the API server's message."""
-    if status == 401:
-        return NotAllowed(
-            "the API server does not know this user",
-            where=where,
-            found=message,
-            next_step="renew the kubeconfig's token",
-        )
+    kind, text, next_step = _REFUSALS.get(status, (ApiAway, " failed", None))
     if status == 403 and ("exceeded quota" in message or "status unknown for quota" in message):
-        return NotReady(
-            f"{action}: the quota of the namespace is used up",
-            where=where,
-            found=message,
-            next_step="take fewer or smaller workers, or wait until others end",
-        )
-    if status == 403 and any(sign in message for sign in _ADMISSION):
+        kind, text = NotReady, ": the quota of the namespace is used up"
+        next_step = "take fewer or smaller workers, or wait until others end"
+    elif status == 403 and any(sign in message for sign in _ADMISSION):
         # Said of a limit, of pod security, or by a webhook: no role would help.
-        return SettingsError(
-            f"{action}: admission refuses it",
-            where=where,
-            found=message,
-            next_step="change --cpus, --memory or --pod-template as the message says, or ask the administrators",
-        )
-    if status == 403:
-        return NotAllowed(
-            f"{action} is forbidden",
-            where=where,
-            found=message,
-            next_step=role_step,
-        )
-    if status == 409:
-        return UsageError(
-            f"{action}: the name is taken",
-            where=where,
-            found=message,
-            next_step="choose another --name",
-        )
-    if status == 404:
-        return InputMissing(f"{action}: it does not exist", where=where, found=message)
-    if status in (400, 413, 422):
-        return SettingsError(f"{action}: the API server refuses it", where=where, found=message)
-    return ApiAway(f"{action} failed", where=where, found=f"{status} {message}")
+        kind, text = SettingsError, ": admission refuses it"
+        next_step = "change --cpus, --memory or --pod-template as the message says, or ask the administrators"
+    elif status == 403:
+        next_step = role_step
+    found = f"{status} {message}" if kind is ApiAway else message
+    return kind(f"{action}{text}", where=where, found=found, next_step=next_step)
 
 
 # What a worker left in its pod, fetched through the API server while the pod waits for

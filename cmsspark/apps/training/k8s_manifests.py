@@ -12,18 +12,20 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from cmsspark.apps.training import pod_worker, script_check, worker
 from cmsspark.apps.training.script_check import K8S_BYTES, TrainingRun, pack_files
+from cmsspark.base.resources import resource
 
-#: The port of each worker's framework, and of the program that serves its output. A pod
-#: has an address of its own.
+#: The port of each worker's framework, and of the program that serves its output, as in
+#: etc/k8s/train.yaml. A pod has an address of its own.
 WORKER_PORT: Final = 2222
 SERVE_PORT: Final = 2223
-#: Seconds after which a Job that ended is removed where the launcher did not.
-TTL_SECONDS: Final = 3600
 #: Seconds that a pod waits for the launcher to fetch its output.
 SERVE_SECONDS: Final = 1800
 SCRIPT: Final = "script.py"
@@ -126,15 +128,11 @@ def _object(
 def job(run: TrainingRun, cluster: Cluster, attempt: int) -> dict[str, Any]:
     """Return the Job: all workers at once, none started again, removed some time after its end."""
     spec = {
+        **_common()["job"],
         "activeDeadlineSeconds": cluster.max_seconds,
-        # Whether a failed training is tried again is the launcher's: all workers have
-        # to start anew.
-        "backoffLimit": 0,
-        "completionMode": "Indexed",
         "completions": run.workers,
         "parallelism": run.workers,
         "template": pod_template(run, cluster, attempt),
-        "ttlSecondsAfterFinished": TTL_SECONDS,
     }
     return _object("Job", run, cluster, object_name(run, attempt), spec=spec)
 
@@ -175,89 +173,60 @@ def merged(template: Any, overrides: Any) -> Any:
     return [*(changed.pop(entry["name"], entry) for entry in template), *changed.values()]
 
 
+@cache
+def _common() -> Any:
+    """Return what the objects of all runs have."""
+    return yaml.safe_load(resource("etc/k8s/train.yaml").read_text(encoding="utf-8"))
+
+
 def _pod(run: TrainingRun, cluster: Cluster, name: str) -> dict[str, Any]:
-    folder = str(pod_worker.FOLDER)
     output = (
         {"emptyDir": {}}
         if cluster.claim is None
         else {"persistentVolumeClaim": {"claimName": cluster.claim}}
     )
     volumes: list[dict[str, Any]] = [
-        {"configMap": {"name": name}, "name": "job"},
+        {"name": "job", "configMap": {"name": name}},
         _secret_volume("token", name),
         {"name": "output", **output},
-        {"emptyDir": {}, "name": "files"},
     ]
-    mounts: list[dict[str, Any]] = [
-        {"mountPath": f"{folder}/job", "name": "job", "readOnly": True},
-        {"mountPath": f"{folder}/token", "name": "token", "readOnly": True},
-        {"mountPath": f"{folder}/output", "name": "output"},
-        {"mountPath": f"{folder}/files", "name": "files"},
-    ]
+    mounts: list[dict[str, Any]] = []
     for number, volume in enumerate(cluster.volumes):
         claim = {"claimName": volume.claim, "readOnly": volume.read_only}
         volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": claim})
-        mount = {"mountPath": volume.path, "name": f"volume-{number}"}
+        mount = {"name": f"volume-{number}", "mountPath": volume.path}
         mounts.append(mount | ({"readOnly": True} if volume.read_only else {}))
     for number, secret in enumerate(run.secrets):
         stored = secret.name if secret.values is None else secret_name(name, number)
         volumes.append(_secret_volume(f"secret-{number}", stored))
-        path = f"{folder}/secrets/{secret.name}"
-        mounts.append({"mountPath": path, "name": f"secret-{number}", "readOnly": True})
+        path = f"{pod_worker.FOLDER}/secrets/{secret.name}"
+        mounts.append({"name": f"secret-{number}", "mountPath": path, "readOnly": True})
+    resources = {"cpu": str(run.cpus), "memory": str(run.memory)}
+    if run.gpus:
+        resources[GPU] = str(run.gpus)
+    container = {
+        "name": "worker",
+        "image": cluster.image,
+        # Requests equal to limits: such pods are evicted last.
+        "resources": {"limits": dict(resources), "requests": resources},
+        "volumeMounts": mounts,
+    }
     pod = {
-        # A script needs nothing of the cluster's API.
-        "automountServiceAccountToken": False,
-        "containers": [_container(run, cluster, mounts)],
-        "enableServiceLinks": False,
+        "containers": [container],
         "imagePullSecrets": [{"name": name} for name in cluster.pull_secrets],
         "nodeSelector": dict(cluster.node_selector),
-        "restartPolicy": "Never",
-        # What the restricted pod security standard asks for.
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         # Pods find each other as NAME-RANK.NAME.
         "subdomain": name,
         "terminationGracePeriodSeconds": int(run.grace) + 20,
         "volumes": volumes,
     }
-    return {field: value for field, value in pod.items() if value not in ([], {})}
+    own_fields = {field: value for field, value in pod.items() if value not in ([], {})}
+    spec: dict[str, Any] = merged(_common()["pod"], own_fields)
+    return spec
 
 
 def _secret_volume(volume: str, secret: str) -> dict[str, Any]:
     return {"name": volume, "secret": {"defaultMode": 0o440, "secretName": secret}}
-
-
-def _container(run: TrainingRun, cluster: Cluster, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    resources = {"cpu": str(run.cpus), "memory": str(run.memory)}
-    if run.gpus:
-        resources[GPU] = str(run.gpus)
-    # Users without an entry in the image's /etc/passwd have neither a name nor a home.
-    variables = {
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TZ": "UTC",
-        "HOME": f"{pod_worker.FOLDER}/files",
-        "USER": "cmsspark",
-    }
-    return {
-        "command": ["python3", f"{pod_worker.FOLDER}/job/pod_worker.py"],
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
-        "image": cluster.image,
-        "name": "worker",
-        "ports": [{"containerPort": port} for port in (WORKER_PORT, SERVE_PORT)],
-        # Ready means: the script ended, and its output can be fetched.
-        "readinessProbe": {
-            "failureThreshold": 1,
-            "httpGet": {"path": "/ready", "port": SERVE_PORT},
-            "periodSeconds": 2,
-        },
-        # Requests equal to limits: such pods are evicted last.
-        "resources": {"limits": dict(resources), "requests": resources},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "volumeMounts": mounts,
-    }
 
 
 def secret_name(name: str, number: int) -> str:
@@ -332,10 +301,5 @@ def service(run: TrainingRun, cluster: Cluster, attempt: int, owners: list[Any])
     they are ready.
     """
     name = object_name(run, attempt)
-    spec = {
-        "clusterIP": "None",
-        "ports": [{"name": "worker", "port": WORKER_PORT}],
-        "publishNotReadyAddresses": True,
-        "selector": {"batch.kubernetes.io/job-name": name},
-    }
+    spec = {**_common()["service"], "selector": {"batch.kubernetes.io/job-name": name}}
     return _object("Service", run, cluster, name, owners, spec=spec)

@@ -4,7 +4,10 @@ they brought back.
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import queue
 import shutil
 import threading
 from collections import deque
@@ -12,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TextIO, TypeVar
+from typing import IO, Any, Final, Protocol, TextIO, TypeVar
 
 import msgspec
 
@@ -293,6 +296,72 @@ def describe_exit(code: int) -> str:
         name = f"signal {-code}"
     hint = "; the system may have had too little memory" if name == "SIGKILL" else ""
     return f"was killed by {name}{hint}"
+
+
+class Frames:
+    """What the workers of an attempt send: frames of
+    :mod:`cmsspark.apps.training.worker`, read by a thread for each worker.
+
+    ``remaining``: the workers whose script has not ended; ``scripts``: the process of
+    each script; ``archives``: packed output of workers on other hosts.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._queue: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
+        self.remaining = set(range(attempt.run.workers))
+        self.scripts: dict[int, int] = {}
+        self.archives: dict[int, bytearray] = {}
+        for rank in self.remaining:
+            attempt.on_state(rank, "pending")
+
+    def read(self, rank: int, stream: IO[bytes], lost_reason: Callable[[], str]) -> None:
+        """Read the frames of a worker to their end, which is a failure if its script has
+        not ended.
+        """
+        with suppress(OSError, ValueError):
+            for line in stream:
+                self._queue.put((rank, json.loads(line)))
+        self._queue.put((rank, {"lost": lost_reason()}))
+
+    def wait(
+        self, check: Callable[[], WorkerFailure | None] = lambda: None
+    ) -> WorkerFailure | None:
+        """Take frames until all scripts ended; return the first failure, or what
+        ``check`` finds when no frame comes.
+        """
+        failure = None
+        while self.remaining and failure is None:
+            try:
+                failure = self._take(*self._queue.get(timeout=0.5))
+            except queue.Empty:
+                failure = check()
+        return failure
+
+    def drain(self) -> None:
+        """Take what came until now, from workers that were stopped."""
+        with suppress(queue.Empty):
+            while True:
+                rank, frame = self._queue.get_nowait()
+                if frame.get("code", 0) == 0 and "lost" not in frame:
+                    self._take(rank, frame)
+
+    def _take(self, rank: int, frame: dict[str, Any]) -> WorkerFailure | None:
+        if "line" in frame:
+            self._attempt.line(rank, frame["line"])
+        elif "archive" in frame:
+            content = base64.b64decode(frame["archive"])
+            self.archives.setdefault(rank, bytearray()).extend(content)
+        elif "started" in frame:
+            self.scripts[rank] = frame["started"]
+            self._attempt.on_state(rank, "running")
+        elif rank in self.remaining:
+            self.remaining.discard(rank)
+            if frame.get("code") != 0:
+                reason = describe_exit(frame["code"]) if "code" in frame else frame["lost"]
+                return self._attempt.failure(rank, reason)
+            self._attempt.on_state(rank, "done")
+        return None
 
 
 #: Files that workers leave which are listed at the end.

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from cmsspark.apps.training import worker
 from cmsspark.apps.training.barrier_task import free_addresses
-from cmsspark.apps.training.launch import Attempt, WorkerFailure, describe_exit
+from cmsspark.apps.training.launch import Attempt, Frames, WorkerFailure, describe_exit
 from cmsspark.apps.training.script_check import TrainingRun
-from cmsspark.base.errors import DataError
 
 #: Seconds beyond the time of grace that a worker may take to end.
 _END_SECONDS: Final = 5.0
-_CHUNK: Final = 65_536
 
 
 class LocalBackend:
@@ -37,132 +35,71 @@ class LocalBackend:
 
     def attempt(self, attempt: Attempt) -> WorkerFailure | None:
         """As :meth:`Backend.attempt`."""
-        run = attempt.run
-        processes: list[_Process] = []
+        run, frames = attempt.run, Frames(attempt)
         addresses = free_addresses(run.workers)
-        with selectors.DefaultSelector() as selector:
-            try:
-                for rank in range(run.workers):
-                    attempt.on_state(rank, "pending")
-                    job = run.job(
-                        rank, addresses, str(attempt.folder(rank).absolute()), attempt.number
-                    )
-                    if run.gpus:
-                        devices = range(rank * run.gpus, (rank + 1) * run.gpus)
-                        job["environment"] = {
-                            "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)),
-                            **job["environment"],
-                        }
-                    process = _Process(rank, job)
-                    processes.append(process)
-                    selector.register(process.stdout, selectors.EVENT_READ, process)
-                return self._wait(attempt, processes, selector)
-            finally:
-                self._end(attempt, processes, selector)
-
-    def _wait(
-        self, attempt: Attempt, processes: list[_Process], selector: selectors.BaseSelector
-    ) -> WorkerFailure | None:
-        """Pass lines on until all workers ended; the first failure."""
-        while selector.get_map():
-            for key, _ in selector.select():
-                process: _Process = key.data
-                is_open = process.read(attempt)
-                if not is_open:
-                    selector.unregister(process.stdout)
-                if process.code not in (None, 0):
-                    return attempt.failure(process.rank, describe_exit(process.code or 0))
-                if not is_open and process.code is None:
-                    return attempt.failure(
-                        process.rank, f"is gone: its process {describe_exit(process.wait())}"
-                    )
-        return None
-
-    def _end(
-        self, attempt: Attempt, processes: list[_Process], selector: selectors.BaseSelector
-    ) -> None:
-        """Stop what still runs: all at once, then what is left after the time of grace."""
-        for process in processes:
-            process.stop()
-        deadline = time.monotonic() + attempt.run.grace + _END_SECONDS
-        while selector.get_map() and time.monotonic() < deadline:
-            for key, _ in selector.select(deadline - time.monotonic()):
-                if not key.data.read(attempt):
-                    selector.unregister(key.fileobj)
-        for process in processes:
-            process.end()
-            if process.code is None or (process.code != 0 and process.was_stopped):
-                attempt.on_state(process.rank, "stopped")
+        processes: dict[int, subprocess.Popen[bytes]] = {}
+        readers: list[threading.Thread] = []
+        try:
+            for rank in range(run.workers):
+                job = run.job(
+                    rank, addresses, str(attempt.folder(rank).absolute()), attempt.number
+                )
+                if run.gpus:
+                    devices = range(rank * run.gpus, (rank + 1) * run.gpus)
+                    shown = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
+                    job["environment"] = {**shown, **job["environment"]}
+                process = processes[rank] = _start(job)
+                stream = (rank, process.stdout, lambda process=process: _lost_reason(process))
+                readers.append(threading.Thread(target=frames.read, args=stream, daemon=True))
+                readers[-1].start()
+            return frames.wait()
+        finally:
+            _stop(frames, processes, run.grace + _END_SECONDS)
+            for reader in readers:
+                reader.join(_END_SECONDS)
+            frames.drain()
+            for rank in frames.remaining:
+                attempt.on_state(rank, "stopped")
+            for process in processes.values():
+                assert process.stdout is not None
+                process.stdout.close()
 
 
-class _Process:
-    """The worker program of one rank."""
+def _start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start the worker program."""
+    process = subprocess.Popen(
+        [sys.executable, worker.__file__, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    # The job comes by a pipe: arguments and environment of processes can be seen by others.
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(job).encode() + b"\n")
+        process.stdin.flush()
+    return process
 
-    def __init__(self, rank: int, job: dict[str, Any]) -> None:
-        self.rank = rank
-        #: The script's exit code once it ended.
-        self.code: int | None = None
-        self.was_stopped = False
-        self._script: int | None = None
-        self._partial_line = b""
-        # The job comes by a pipe: arguments and environment of processes can be seen by others.
-        self._process = subprocess.Popen(
-            [sys.executable, worker.__file__, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(job).encode() + b"\n")
-            self._process.stdin.flush()
 
-    @property
-    def stdout(self) -> IO[bytes]:
-        """Where its frames come from."""
-        assert self._process.stdout is not None
-        return self._process.stdout
+def _lost_reason(process: subprocess.Popen[bytes]) -> str:
+    return f"is gone: its process {describe_exit(process.wait())}"
 
-    def read(self, attempt: Attempt) -> bool:
-        """Take what there is to read; false where it is the end."""
-        chunk = os.read(self.stdout.fileno(), _CHUNK)
-        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line), attempt)
-        return bool(chunk)
 
-    def _take(self, frame: dict[str, Any], attempt: Attempt) -> None:
-        if "line" in frame:
-            attempt.line(self.rank, frame["line"])
-        elif "started" in frame:
-            self._script = frame["started"]
-            attempt.on_state(self.rank, "running")
-        elif "code" in frame:
-            self.code = frame["code"]
-            if self.code == 0:
-                attempt.on_state(self.rank, "done")
-        else:
-            raise DataError("a worker sent an invalid frame", found=repr(frame)[:100])
-
-    def stop(self) -> None:
-        """Ask the worker to stop its script: it does when its stdin ends. Returns at once."""
-        self.was_stopped = self.code is None
-        assert self._process.stdin is not None
+def _stop(frames: Frames, processes: dict[int, subprocess.Popen[bytes]], seconds: float) -> None:
+    """Stop what still runs: all at once, then what is left after some seconds."""
+    for process in processes.values():
+        assert process.stdin is not None
         with suppress(OSError):
-            self._process.stdin.close()
-
-    def wait(self) -> int:
-        """Return the exit code of the worker program."""
-        return self._process.wait(_END_SECONDS)
-
-    def end(self) -> None:
-        """Kill what is left of worker and script, and wait for it."""
-        if self._process.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.0 if self.code is None else _END_SECONDS)
-        if self._process.poll() is None or self.code is None:
-            for pid in (self._script, self._process.pid):
+            # A worker stops its script when its stdin ends.
+            process.stdin.close()
+    deadline = time.monotonic() + seconds
+    for rank, process in processes.items():
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        frames.drain()
+        if process.poll() is None or process.returncode < 0:
+            # A worker that was killed leaves what its script started.
+            for pid in (frames.scripts.get(rank), process.pid):
                 with suppress(ProcessLookupError, PermissionError, TypeError):
                     os.killpg(pid, signal.SIGKILL)  # type: ignore[arg-type]  # None is no group
-        self._process.wait()
-        self.stdout.close()
+        process.wait()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click import Choice, FloatRange, IntRange, option
 from click.core import ParameterSource
 
 from cmsspark.base import dates
@@ -40,121 +41,83 @@ _OF_BACKENDS: Final = {
         "pod_template",
     ),
 }
-settings_option = click.option(
-    "--settings", "settings_file", metavar="FILE", help="Settings file."
-)
+settings_option = option("--settings", "settings_file", metavar="FILE", help="Settings file.")
 
 
 @click.command("run")
 @click.argument("script", type=click.Path(path_type=Path), required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS...]")
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 1000),
-    default=1,
-    show_default=True,
-    help="Number of workers.",
-)
-@click.option(
-    "--on",
-    "backend",
-    type=click.Choice(_BACKENDS),
-    default="local",
-    show_default=True,
-    help="Back end.",
-)
-@click.option(
+@option("--workers", type=IntRange(1, 1000), default=1, help="Number of workers.")
+@option("--on", "backend", type=Choice(_BACKENDS), default="local", help="Back end.")
+@option(
     "--secret", "secrets", multiple=True, metavar="NAME[=FOLDER]", help="Credentials; repeatable."
 )
-@click.option(
+@option(
     "--env",
     "variables",
     multiple=True,
     metavar="NAME=VALUE",
     help="Variable of the workers; repeatable.",
 )
-@click.option(
-    "--cpus", type=click.IntRange(1, 512), default=1, show_default=True, help="Cores of a worker."
-)
-@click.option(
+@option("--cpus", type=IntRange(1, 512), default=1, help="Cores of a worker.")
+@option(
     "--memory",
     default="2Gi",
-    show_default=True,
     help="Memory of a worker (Spark, Kubernetes; not enforced on this host).",
 )
-@click.option(
-    "--retries",
-    type=click.IntRange(0, 20),
-    default=0,
-    show_default=True,
-    help="Attempts after a failed one.",
-)
-@click.option("--name", help="Name of the run. [default: the script's, with a random end]")
-@click.option(
-    "--master", help="Spark: master. [default: local, with as many cores as the workers need]"
-)
-@click.option(
-    "--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Spark: option; repeatable."
-)
-@click.option(
+@option("--retries", type=IntRange(0, 20), default=0, help="Attempts after a failed one.")
+@option("--name", help="Name of the run. [default: the script's, with a random end]")
+@option("--master", help="Spark: master. [default: local, with as many cores as the workers need]")
+@option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Spark: option; repeatable.")
+@option(
     "--image", help="Kubernetes: image of the workers, with Python and what the script imports."
 )
-@click.option("--namespace", help="Kubernetes: namespace. [default: that of the context]")
-@click.option(
+@option("--namespace", help="Kubernetes: namespace. [default: that of the context]")
+@option(
     "--context",
     "kube_context",
     help="Kubernetes: context of the kubeconfig. [default: the current one]",
 )
-@click.option(
-    "--claim", help="Kubernetes: PersistentVolumeClaim for the output, so that retries go on."
-)
-@click.option(
+@option("--claim", help="Kubernetes: PersistentVolumeClaim for the output, so that retries go on.")
+@option(
     "--files",
     type=click.Path(path_type=Path),
     help="Folder that travels with the script: modules and small files.",
 )
-@click.option(
-    "--gpus", type=click.IntRange(0, 64), default=0, show_default=True, help="GPUs of a worker."
-)
-@click.option(
+@option("--gpus", type=IntRange(0, 64), default=0, help="GPUs of a worker.")
+@option(
     "--volume",
     "volumes",
     multiple=True,
     metavar="CLAIM:/FOLDER[:ro]",
     help="Kubernetes: a claim to mount.",
 )
-@click.option(
+@option(
     "--node-selector",
     "selectors",
     multiple=True,
     metavar="KEY=VALUE",
     help="Kubernetes: nodes to run on.",
 )
-@click.option(
+@option(
     "--pull-secret",
     "pull_secrets",
     multiple=True,
     metavar="NAME",
     help="Kubernetes: Secret of the registry.",
 )
-@click.option(
+@option(
     "--pod-template",
     type=click.Path(path_type=Path),
     help="Kubernetes: a Pod that workers' pods begin with.",
 )
-@click.option(
-    "--max-hours",
-    type=click.FloatRange(0.01, 720),
-    default=24.0,
-    show_default=True,
-    help="Kubernetes: limit.",
-)
-@click.option(
+@option("--max-hours", type=FloatRange(0.01, 720), default=24.0, help="Kubernetes: limit.")
+@option(
     "--resume",
     metavar="NAME",
     help="Start a run again that was lost, stopped or failed, with what its workers left. Stands alone.",
 )
-@click.option(
+@option(
     "--dry-run",
     is_flag=True,
     help="Check the script, print what would start (Kubernetes: YAML), start nothing.",
@@ -402,7 +365,7 @@ def _show_plan(run: TrainingRun, backend: Backend, source: str) -> None:
 _STOP_SECONDS: Final = 60
 
 
-@click.group("train", cls=CommandGroup)
+@click.group("train", cls=CommandGroup, context_settings={"show_default": True})
 def command() -> None:
     """Start a training script on several workers of this host, of Spark or of Kubernetes.
 
@@ -468,8 +431,8 @@ def status_command(name: str | None, settings_file: str | None) -> None:
 
 @command.command("logs")
 @click.argument("name")
-@click.option("--worker", type=click.IntRange(0), help="Only this worker's lines.")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
+@option("--worker", type=IntRange(0), help="Only this worker's lines.")
+@option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
 @settings_option
 def logs_command(name: str, worker: int | None, follow: bool, settings_file: str | None) -> None:
     """Print the lines of all workers, each with the worker's name."""
@@ -534,7 +497,7 @@ def _remove_lost(folder: RunFolder) -> None:
 
 @command.command("fetch")
 @click.argument("name")
-@click.option(
+@option(
     "--to",
     "target",
     type=click.Path(path_type=Path),

@@ -4,10 +4,8 @@ once or not at all.
 
 from __future__ import annotations
 
-import base64
 import hmac
 import json
-import queue
 import secrets
 import socket
 import threading
@@ -17,10 +15,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cmsspark.apps.training import barrier_task, worker
-from cmsspark.apps.training.launch import Attempt, WorkerFailure, describe_exit
+from cmsspark.apps.training.launch import Attempt, Frames, WorkerFailure
 from cmsspark.apps.training.script_check import SPARK_BYTES, TrainingRun, pack_files
 from cmsspark.base.errors import CmssparkError, NotReady, UsageError
 from cmsspark.base.resources import resource
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 #: Seconds after which missing workers are reported.
 _START_SECONDS: Final = 600.0
 _END_SECONDS: Final = 15.0
-Frame = dict[str, Any]
 
 
 @dataclass
@@ -140,10 +137,9 @@ class _Drive:
             attempt,
             start_seconds,
         )
-        self._events: queue.Queue[tuple[int, Frame]] = queue.Queue()
+        self._frames = Frames(attempt)
         self._shares_disk = shares_disk
         self._links: dict[int, socket.socket] = {}
-        self._archives: dict[int, bytearray] = {}
         self._group = f"cmsspark-train-{uuid.uuid4().hex}"
         self._token = secrets.token_hex(32)
         local = self._context.master.startswith("local")
@@ -156,6 +152,7 @@ class _Drive:
         self._address = (host, self._server.getsockname()[1])
         self._job = threading.Thread(target=self._run_job, daemon=True)
         self._error: Exception | None = None
+        self._deadline = time.monotonic() + start_seconds
 
     def __enter__(self) -> _Drive:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -177,63 +174,31 @@ class _Drive:
         for link in list(self._links.values()):
             with suppress(OSError):
                 link.close()
-        self._drain()
-        for rank, content in self._archives.items():
+        self._frames.drain()
+        for rank, content in self._frames.archives.items():
             folder = self._attempt.folder(rank)
             folder.mkdir(parents=True, exist_ok=True)
             barrier_task.unpack(bytes(content), str(folder))
 
-    def _drain(self) -> None:
-        with suppress(queue.Empty):
-            while True:
-                self._take(*self._events.get_nowait())
-
-    def _take(self, rank: int, frame: Frame) -> None:
-        """Take a line of a script, or a part of its output; other frames are about the worker."""
-        if "line" in frame:
-            self._attempt.line(rank, frame["line"])
-        elif "archive" in frame:
-            self._archives.setdefault(rank, bytearray()).extend(base64.b64decode(frame["archive"]))
-
     def wait(self) -> WorkerFailure | None:
-        """Take frames until all scripts ended; the first failure."""
-        attempt, remaining = self._attempt, set(range(self._attempt.run.workers))
-        for rank in remaining:
-            attempt.on_state(rank, "pending")
-        deadline = time.monotonic() + self._start_seconds
-        while remaining:
-            try:
-                rank, frame = self._events.get(timeout=0.5)
-            except queue.Empty:
-                self._check_started(deadline)
-                continue
-            self._take(rank, frame)
-            if "started" in frame:
-                attempt.on_state(rank, "running")
-            elif "code" in frame or "lost" in frame:
-                if rank not in remaining:
-                    continue
-                if frame.get("code") != 0:
-                    reason = (
-                        describe_exit(frame["code"])
-                        if "code" in frame
-                        else "is gone: its executor or task ended"
-                    )
-                    return attempt.failure(rank, reason)
-                attempt.on_state(rank, "done")
-                remaining.discard(rank)
-            elif "ended" in frame and self._error is not None:
-                return self._job_failed(min(remaining))
-        return None
+        """Take frames until all scripts ended; return the first failure."""
+        return self._frames.wait(self._check_job)
 
-    def _check_started(self, deadline: float) -> None:
-        if time.monotonic() > deadline and len(self._links) < self._attempt.run.workers:
+    def _check_job(self) -> WorkerFailure | None:
+        """Return the failure of a worker by that of the Spark job. Raises NotReady (75)
+        if the workers take too long to start.
+        """
+        if self._error is not None:
+            return self._job_failed(min(self._frames.remaining))
+        workers = self._attempt.run.workers
+        if time.monotonic() > self._deadline and len(self._links) < workers:
             raise NotReady(
-                f"{self._attempt.run.workers} workers must run at once",
+                f"{workers} workers must run at once",
                 where=self._context.master,
                 found=f"{len(self._links)} started within {self._start_seconds:.0f} s",
                 next_step="take fewer workers or smaller ones, or wait until the cluster has room",
             )
+        return None
 
     def _job_failed(self, rank: int) -> WorkerFailure:
         """Return the failure of a worker; raise an error where the Spark job failed
@@ -287,8 +252,6 @@ class _Drive:
             ranks.mapPartitions(lambda ignored: task(plan)).collect()
         except Exception as error:  # py4j's, which say everything in their text
             self._error = error
-        finally:
-            self._events.put((0, {"ended": True}))
 
     def _accept(self) -> None:
         while True:
@@ -300,7 +263,6 @@ class _Drive:
 
     def _receive(self, link: socket.socket) -> None:
         """Frames of one worker; the first must have the token of this run."""
-        rank = None
         with suppress(OSError, ValueError), link.makefile("rb") as stream:
             link.settimeout(30)
             first = json.loads(stream.readline(4096))
@@ -313,12 +275,8 @@ class _Drive:
                 # Spark started the stage again: retries are the launcher's.
                 link.close()
                 return
-            rank = number
-            self._links[rank] = link
-            for line in stream:
-                self._events.put((rank, json.loads(line)))
-        if rank is not None:
-            self._events.put((rank, {"lost": True}))
+            self._links[number] = link
+            self._frames.read(number, stream, lambda: "is gone: its executor or task ended")
 
 
 def _packed(folders: Mapping[int, Path]) -> dict[int, bytes]:
