@@ -244,7 +244,7 @@ def load_definition(name: str) -> Definition:
 
 #: In an expression that stands in no quotes these mean something to YAML.
 _MEANS_YAML: Final = re.compile(
-    r"\{[^{}]*\w[\[(][^{}]*[,\[\]]|:\s+[&*!@%?]|:\s[^{},]*[\w)\]]\s*[?:]\s"
+    r"\{[^{}]*\w[\[(][^{}]*[,\[\]]|:\s+(?:[&*!@%?|>`]|-\s)|:\s[^{},]*[\w)\]]\s*[?:]\s"
 )
 
 
@@ -255,7 +255,9 @@ def _with_quotes(error: SettingsError, lines: Sequence[str]) -> SettingsError:
     number = re.search(r", line (\d+)$", str(error.where))
     line = lines[int(number[1]) - 1] if number and int(number[1]) <= len(lines) else ""
     # What stands in quotes already is a text to YAML.
-    if not _MEANS_YAML.search(re.sub(r"'[^']*'|\"[^\"]*\"", "''", line.partition(" #")[0])):
+    line_without_texts = re.sub(r"'[^']*'|\"[^\"]*\"", "''", line.partition(" #")[0])
+    is_list = "is not a text" in error.problem and re.search(r":\s+\[", line_without_texts)
+    if not is_list and not _MEANS_YAML.search(line_without_texts):
         return error
     return SettingsError(
         error.problem,
@@ -293,6 +295,11 @@ class _Checks:
         self.file, self.spec = file, definition.spec
         self.functions = set(definition.functions())
         self.names = {*self.spec.collections, *self.spec.event}
+        #: The columns of what has a name: none of numbers, None if it cannot be told.
+        self.columns_of: dict[str, frozenset[str] | None] = {
+            **dict.fromkeys(self.spec.event, frozenset[str]()),
+            **{name: frozenset(each.columns) for name, each in self.spec.collections.items()},
+        }
 
     def check(self) -> None:
         spec = self.spec
@@ -332,6 +339,9 @@ class _Checks:
                     )
                 self._expression(text, section, name)
                 self.names.add(name)
+                is_object = section == "objects"
+                columns = Expression.parse(text).columns(self.columns_of) if is_object else None
+                self.columns_of[name] = columns if is_object else frozenset()
         for name, text in spec.selection.items():
             if name in (NOT_FINITE, SELECTED, *KERNEL_CUTS):
                 raise self.file.error("a cut has a name of its own", "selection", name, found=name)
@@ -395,21 +405,23 @@ class _Checks:
             ("there is no function {}", name, self.functions)
             for name in expression.functions - self.functions
         ]
+        unknown += [
+            (
+                f"{objects} has no column {{}}" if columns else f"{objects} has no columns",
+                name,
+                {*columns},
+            )
+            for objects, name, columns in expression.lacking_columns(self.columns_of)
+        ]
         for problem, name, choices in sorted(unknown, key=lambda entry: entry[:2]):
             raise self.file.error(
                 f"{where}: {problem.format(name)}",
                 *key,
                 found=text,
-                next_step=nearest(name, sorted(choices)),
+                next_step=nearest(name, sorted(choices)) if choices else None,
             )
 
     def _matrix(self, matrix: MatrixSpec) -> None:
-        columns_of: dict[str, frozenset[str] | None] = {
-            name: frozenset(collection.columns)
-            for name, collection in self.spec.collections.items()
-        }
-        for name, text in self.spec.objects.items():
-            columns_of[name] = Expression.parse(text).columns(columns_of)
         for name, group in matrix.groups.items():
             if group.of not in {*self.spec.objects, *self.spec.collections}:
                 raise self.file.error(
@@ -418,6 +430,7 @@ class _Checks:
                     "groups",
                     name,
                     found=group.of,
+                    next_step=nearest(group.of, [*self.spec.collections, *self.spec.objects]),
                 )
             if group.rows < 1:
                 raise self.file.error(
@@ -434,7 +447,7 @@ class _Checks:
                 )
             for of_group, group in matrix.groups.items():
                 text = str(column[of_group] if isinstance(column, dict) else column)
-                self._matrix_column(text, group.of, columns_of[group.of], name)
+                self._matrix_column(text, group.of, self.columns_of[group.of], name)
         rows = sum(group.rows for group in matrix.groups.values())
         if not rows or not matrix.columns or rows * len(matrix.columns) > _MAX_MATRIX:
             raise self.file.error(

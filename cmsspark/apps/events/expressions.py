@@ -75,6 +75,18 @@ class Expression:
         """
         return _columns(_tree(self.text), columns_of)
 
+    def lacking_columns(
+        self, columns_of: Mapping[str, frozenset[str] | None]
+    ) -> Iterator[tuple[str, str, frozenset[str]]]:
+        """Yield each ``x.column`` that is not there, as x, the column and the columns that
+        x has; none for numbers.
+        """
+        for node in ast.walk(_tree(self.text)):
+            if isinstance(node, ast.Attribute):
+                columns = _columns(node.value, columns_of)
+                if columns is not None and node.attr not in columns:
+                    yield ast.unparse(node.value), node.attr, columns
+
     def evaluate(self, values: Mapping[str, Any], functions: Functions) -> Any:
         """Return the value. Raises DataError (65) where arrays do not fit each other."""
         try:

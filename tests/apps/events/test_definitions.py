@@ -426,6 +426,32 @@ def test_a_column_of_the_matrix_out_of_scope_is_told_before_a_file_is_opened(
 
 
 @pytest.mark.parametrize(
+    ("place", "problem", "next_step"),
+    [
+        ("features: {n: sum(jet.px)}", "features.n: jet has no column px", "eta, pt, tag"),
+        ("features: {n: met.pt}", "features.n: met has no columns", ""),
+        ("features: {n: count(both), b: sum(both.tag)}", "features.b: both has no column tag", ""),
+        (
+            "selection: {n: 'count(hard[hard.ta > 1]) > 0'}",
+            "selection.n: hard has no column ta",
+            "",
+        ),
+        ("weight: nth(by_falling(muon, muon.pt).tag, 0)", "weight: by_falling", "eta, pt"),
+    ],
+)
+def test_a_column_that_objects_lack_is_told_before_a_file_is_opened(
+    place: str, problem: str, next_step: str, tmp_path: Path
+) -> None:
+    text = SCOPES.replace("COLUMN", "pt").replace("features: {n: count(jet)}\n", "")
+    features = "" if place.startswith("features") else "features: {n: count(jet)}\n"
+    (tmp_path / "d.yaml").write_text(f"{text}{features}{place}\n")
+    with pytest.raises(SettingsError) as error:
+        load_definition(str(tmp_path / "d.yaml"))
+    assert error.value.problem.startswith(problem) and error.value.exit_code == 78
+    assert next_step in str(error.value.next_step)
+
+
+@pytest.mark.parametrize(
     "lines",
     [
         "features:\n  x: {value: nth(jet.pt, 0, 0), unit: GeV}",
@@ -434,6 +460,9 @@ def test_a_column_of_the_matrix_out_of_scope_is_told_before_a_file_is_opened(
         "features:\n  x: &met",
         "features:\n  x: !met",
         "features:\n  x: met ? 1 : 2",
+        "features:\n  x: [met]",
+        "features:\n  x: - met",
+        "features:\n  x: > 3",
     ],
 )
 def test_an_expression_that_yaml_divides_is_to_be_quoted(lines: str, tmp_path: Path) -> None:
