@@ -59,8 +59,8 @@ def fused(
     for path in folder.iterdir():
         path.unlink()
     layout = TOPOLOGY if low_level else TOPOLOGY.without_matrix()
-    task = PrepareTask(tuple(ranges), default_definition(), layout, str(folder))
-    return run_tasks(spark, task, RangeResult, len(ranges), estimate_bytes(ranges), "preparing")
+    task, size = PrepareTask(default_definition(), layout, str(folder)), estimate_bytes(ranges)
+    return run_tasks(spark, task, list(enumerate(ranges)), RangeResult, size, "preparing")
 
 
 def higher_order(spark: Any, folder: Path, copies: int, *, low_level: bool) -> None:

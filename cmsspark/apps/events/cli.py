@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import numpy as np
+from click import FloatRange, IntRange, option
 
 from cmsspark.apps.events.models import NETWORKS, read_description
 from cmsspark.apps.events.networks import GRU_WIDTH, HIDDEN, Network, load
+from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base import extras
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import OutputError, UsageError
@@ -20,8 +23,12 @@ from cmsspark.base.text.terminal import echo_table, pluralize
 from cmsspark.cli.options import CommandGroup, DayType, require_store, store_options
 from cmsspark.settings.settings import load_settings
 
+_PATH: Final = click.Path(path_type=Path)
+_model = option("--model", required=True, type=_PATH, help="Folder of the model.")
+_json = option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 
-@click.group("events", cls=CommandGroup)
+
+@click.group("events", cls=CommandGroup, context_settings={"show_default": True})
 def command() -> None:
     """Score events of ROOT files, judge models, show cutflows. Needs cmsspark[events].
 
@@ -32,41 +39,36 @@ def command() -> None:
 
 @command.command("score")
 @click.argument("files", nargs=-1, metavar="[FILE]…")
-@click.option(
-    "--model", required=True, type=click.Path(path_type=Path), help="Folder of the model."
-)
-@click.option("-o", "--output", required=True, help="New folder for the scores, as Parquet.")
-@click.option(
+@_model
+@option("-o", "--output", required=True, help="New folder for the scores, as Parquet.")
+@option(
     "--stream",
     metavar="DIR",
     help="Score *.root files as they arrive in this folder, until Ctrl-C.",
 )
-@click.option(
+@option(
     "--once", is_flag=True, help="With --stream: score what is there and was not scored, then end."
 )
-@click.option(
+@option(
     "--every",
-    type=click.FloatRange(0.1),
+    type=FloatRange(0.1),
     default=10.0,
-    show_default=True,
     help="Seconds between two listings of the folder.",
 )
-@click.option(
+@option(
     "--accept-damaged",
     "accepted",
     multiple=True,
     metavar="FILE",
     help="Leave this file out where damaged, or `all`.",
 )
-@click.option(
-    "--tree", help="The TTree or RNTuple in the files. [default: that of the definition]"
-)
-@click.option(
+@option("--tree", help="The TTree or RNTuple in the files. [default: that of the definition]")
+@option(
     "--definition",
     metavar="NAME|FILE",
     help="Needed where the definition of the model has Python functions.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@_json
 def score_command(
     files: tuple[str, ...],
     model: Path,
@@ -127,16 +129,10 @@ def score_command(
 
 
 @command.command("evaluate")
-@click.option(
-    "--model", required=True, type=click.Path(path_type=Path), help="Folder of the model."
-)
-@click.option(
-    "--sample", required=True, type=click.Path(path_type=Path), help="Folder of the sample."
-)
-@click.option(
-    "--part", default="test", show_default=True, help="The part to judge by: test, small_test."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
+@_model
+@option("--sample", required=True, type=_PATH, help="Folder of the sample.")
+@option("--part", default="test", help="The part to judge by: test, small_test.")
+@_json
 def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> None:
     """Judge a model by a part of a sample, and write metrics, pictures, page and model
     card into its folder.
@@ -174,16 +170,8 @@ def evaluate_command(model: Path, sample: Path, part: str, as_json: bool) -> Non
 
 
 @command.command("export")
-@click.option(
-    "--model", required=True, type=click.Path(path_type=Path), help="Folder of the model."
-)
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The file, such as model.onnx.",
-)
+@_model
+@option("-o", "--output", required=True, type=_PATH, help="The file, such as model.onnx.")
 def export_command(model: Path, output: Path) -> None:
     """Write a network as ONNX. Needs cmsspark[onnx]."""
 
@@ -193,30 +181,18 @@ def export_command(model: Path, output: Path) -> None:
 
 @command.command("histograms")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option(
+@option(
     "--feature", "features", multiple=True, metavar="NAME", help="Only this feature; repeatable."
 )
-@click.option(
-    "--bins",
-    type=click.IntRange(1, 10_000),
-    default=50,
-    show_default=True,
-    help="Bins of a histogram.",
-)
-@click.option(
+@option("--bins", type=IntRange(1, 10_000), default=50, help="Bins of a histogram.")
+@option(
     "--range",
     "ranges",
     multiple=True,
     metavar="NAME=LOW:HIGH",
     help="The range of a feature; repeatable.",
 )
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Folder for pictures and file.",
-)
+@option("-o", "--output", required=True, type=_PATH, help="Folder for pictures and file.")
 def histograms_command(
     folder: Path, features: tuple[str, ...], bins: int, ranges: tuple[str, ...], output: Path
 ) -> None:
@@ -258,24 +234,23 @@ def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
 
 
 @command.command("cutflow")
-@click.option(
+@option(
     "--date", "day", type=DayType(), help="The day that names the result. [default: the newest]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+@_json
 @store_options
 def cutflow_command(
     day: date | None, as_json: bool, fout: str | None, settings_file: str | None
 ) -> None:
     """Show what became of the events that were prepared: each step of the selection by class."""
     from cmsspark.apps.events import prepare
-    from cmsspark.apps.events.runs import latest_run
     from cmsspark.store import results
-    from cmsspark.store.stored_columns import open_store
+    from cmsspark.store.stored_columns import newest, open_store
 
     store = require_store(fout, load_settings(settings_file))
     files = open_store(store, "cmsspark lab events cutflow")
     if day is None:
-        run = latest_run(files, store, prepare.NAME, prepare.TABLE, date.max)
+        _, run = newest(files, store, prepare.TABLE)
     else:
         run = results.current(files, store, prepare.NAME, prepare.TABLE, day)
     flow = run.manifest.document["cutflow"]
@@ -286,11 +261,34 @@ def cutflow_command(
     echo_table(headings, rows, texts=(0,))
 
 
-# Networks of events as ONNX, for inference without this package; onnx is imported only
-# where it is asked for.
+# Networks of events as ONNX, for inference without this package: graphs in ONNX's own
+# text. onnx is imported only where it is asked for.
 
-_OPSET: Final = 17
-_IR_VERSION: Final = 8
+_MODEL: Final = """<ir_version: 8, opset_import: ["" : 17], producer_name: "cmsspark">
+{kind} ({inputs}) => (float[n, {classes}] probabilities) {{
+{nodes}
+probabilities = Softmax <axis = -1> (out)
+}}"""
+#: By the smallest and the largest value; constant features become 0.
+_BY_RANGE: Final = """shifted = Sub(hlf, minimum)
+features = Mul(shifted, factor)"""
+#: A curve is the sum of its segments: how far a value is in each, times its slope.
+_BY_CURVES: Final = """value = Unsqueeze(hlf, axis)
+above = Max(value, low)
+within = Min(above, high)
+way = Sub(within, low)
+rise = Mul(way, slopes)
+risen = ReduceSum <keepdims = 0> (rise, axis)
+{} = Add(risen, start)"""
+_WITH_SENTINELS: Final = """is_absent = Equal(hlf, sentinels)
+measured = Where(is_absent, none, scaled)
+all_flags = Cast <to = 1> (is_absent)
+flags = Gather <axis = 1> (all_flags, with_sentinel)
+features = Concat <axis = -1> (measured, flags)"""
+_GRU: Final = f"""by_particle = Transpose <perm = [1, 0, 2]> (sequence)
+, last = GRU <hidden_size = {GRU_WIDTH}, linear_before_reset = 1> (by_particle, gru_weight, gru_state, gru_bias, particles)
+state = Squeeze(last, direction)"""
+_BOTH: Final = "both = Concat <axis = -1> (state, features)"
 
 
 def export_onnx(folder: Path, output: Path) -> None:
@@ -309,7 +307,7 @@ def export_onnx(folder: Path, output: Path) -> None:
     extras.require("models as ONNX need", "onnx", extra="onnx")
     import onnx
 
-    model = _Graph(load(folder)).model()
+    model = _onnx_model(load(folder))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         onnx.save(model, str(output))
@@ -319,141 +317,96 @@ def export_onnx(folder: Path, output: Path) -> None:
         ) from None
 
 
-class _Graph:
-    """The nodes and weights of a network."""
+def _onnx_model(network: Network) -> Any:
+    """Return the checked model."""
+    from onnx import checker, helper, numpy_helper, parser
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.weights = {
-            name: np.asarray(value, np.float32) for name, value in network.weights.items()
-        }
-        self.nodes: list[Any] = []
-        self.constants: dict[str, Array] = {}
+    kind, layout = network.kind, network.layout
+    inputs, parts = [], []
+    constants: dict[str, Any] = {
+        name.replace("/", "_"): value for name, value in network.weights.items()
+    }
+    if kind != "sequence":
+        inputs.append(f"float[n, {layout.hlf_count}] hlf")
+        of_features, text = _scale(network.scalers)
+        constants |= of_features
+        parts.append(text)
+    if network.needs_low_level:
+        inputs += [f"float[n, length, {len(layout.columns)}] sequence", "int32[n] particles"]
+        constants |= _gru_weights(network.weights)
+        parts.append(_GRU)
+    if kind == "hlf":
+        names = ["features", *(f"relu{number}" for number in range(len(HIDDEN)))]
+        for number in range(len(HIDDEN)):
+            parts += [
+                _dense(f"dense{number}", names[number]),
+                f"relu{number} = Relu(dense{number})",
+            ]
+        parts.append(_dense("out", names[-1]))
+    elif kind == "sequence":
+        parts.append(_dense("out", "state"))
+    else:
+        parts += [_BOTH, _dense("dense", "both"), "relu = Relu(dense)", _dense("out", "relu")]
+    text = _MODEL.format(
+        kind=kind, inputs=", ".join(inputs), classes=len(layout.classes), nodes="\n".join(parts)
+    )
+    model = parser.parse_model(text)
+    for name, value in constants.items():
+        whole = np.asarray(value).dtype.kind == "i"
+        array = np.ascontiguousarray(value, np.int64 if whole else np.float32)
+        if any(name in node.input for node in model.graph.node):
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+    facts = {
+        "classes": layout.class_names,
+        "features": layout.feature_names,
+        "columns": layout.columns,
+    }
+    helper.set_model_props(model, {name: ",".join(values) for name, values in facts.items()})
+    checker.check_model(model)
+    return model
 
-    def model(self) -> Any:
-        """Return the checked model."""
-        from onnx import TensorProto, checker, helper, numpy_helper
 
-        network, layout = self.network, self.network.layout
-        inputs = []
-        if network.kind != "sequence":
-            inputs.append(
-                helper.make_tensor_value_info("hlf", TensorProto.FLOAT, ["n", layout.hlf_count])
-            )
-        if network.needs_low_level:
-            shape = ["n", "length", len(layout.columns)]
-            inputs.append(helper.make_tensor_value_info("sequence", TensorProto.FLOAT, shape))
-            inputs.append(helper.make_tensor_value_info("particles", TensorProto.INT32, ["n"]))
-        self._node("Softmax", [self._logits()], "probabilities", axis=-1)
-        shape = ["n", len(layout.classes)]
-        graph = helper.make_graph(
-            self.nodes,
-            network.kind,
-            inputs,
-            [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, shape)],
-            [numpy_helper.from_array(value, name) for name, value in self.constants.items()],
-        )
-        opsets = [helper.make_opsetid("", _OPSET)]
-        model = helper.make_model(
-            graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="cmsspark"
-        )
-        facts = {
-            "classes": layout.class_names,
-            "features": layout.feature_names,
-            "columns": layout.columns,
-        }
-        helper.set_model_props(model, {name: ",".join(values) for name, values in facts.items()})
-        checker.check_model(model)
-        return model
+def _dense(name: str, values: str) -> str:
+    return f"{name} = Gemm({values}, {name}_weight, {name}_bias)"
 
-    def _logits(self) -> str:
-        kind = self.network.kind
-        if kind == "hlf":
-            name = self._scaled_hlf()
-            for number in range(len(HIDDEN)):
-                name = self._node("Relu", [self._dense(f"dense{number}", name)], f"relu{number}")
-            return self._dense("out", name)
-        state = self._gru()
-        if kind == "inclusive":
-            both = self._node("Concat", [state, self._scaled_hlf()], "both", axis=-1)
-            state = self._node("Relu", [self._dense("dense", both)], "relu")
-        return self._dense("out", state)
 
-    def _scaled_hlf(self) -> str:
-        """Return the features as :meth:`Scalers.inputs` has them."""
-        scalers = self.network.scalers
-        if scalers.curves is None:
-            # Constant features become 0.
-            span = scalers.maximum - scalers.minimum
-            factor = np.where(span > 0, 1 / np.where(span > 0, span, 1.0), 0.0)
-            minimum = self._constant("minimum", scalers.minimum)
-            shifted = self._node("Sub", ["hlf", minimum], "shifted")
-            return self._node("Mul", [shifted, self._constant("scale", factor)], "scaled")
-        # A curve is the sum of its segments: how far a value is in each, times its slope.
-        most = max(len(curve.knots) for curve in scalers.curves)
-        knots, heights = (
-            np.stack([np.pad(values, (0, most - len(values) + 1), "edge") for values in lists])
-            for lists in zip(*((c.knots, c.heights) for c in scalers.curves), strict=True)
-        )
-        width = np.diff(knots)
-        slopes = np.where(width > 0, np.diff(heights) / np.where(width > 0, width, 1.0), 0.0)
-        low = self._constant("low", knots[:, :-1])
-        axis = self._constant("axis", np.array([2]), np.int64)
-        value = self._node("Unsqueeze", ["hlf", axis], "value")
-        value = self._node("Max", [value, low], "above")
-        value = self._node("Min", [value, self._constant("high", knots[:, 1:])], "within")
-        value = self._node("Sub", [value, low], "way")
-        value = self._node("Mul", [value, self._constant("slopes", slopes)], "rise")
-        value = self._node("ReduceSum", [value, axis], "risen", keepdims=0)
-        value = self._node("Add", [value, self._constant("start", heights[:, 0])], "scaled")
-        if not (sentinels := scalers.sentinels):
-            return value
-        absent = np.full(len(scalers.curves), np.nan)
-        absent[list(sentinels)] = [curve.sentinel for curve in sentinels.values()]
-        is_absent = self._node("Equal", ["hlf", self._constant("sentinels", absent)], "is_absent")
-        measured = self._node(
-            "Where", [is_absent, self._constant("none", [0.0]), value], "measured"
-        )
-        flags = self._node("Cast", [is_absent], "all_flags", to=1)
-        numbers = self._constant("with_sentinel", list(sentinels), np.int64)
-        flags = self._node("Gather", [flags, numbers], "flags", axis=1)
-        return self._node("Concat", [measured, flags], "inputs", axis=-1)
+def _scale(scalers: Scalers) -> tuple[dict[str, Any], str]:
+    """Return the constants and the nodes of ``features``: :meth:`Scalers.inputs`."""
+    if scalers.curves is None:
+        span = scalers.maximum - scalers.minimum
+        factor = np.where(span > 0, 1 / np.where(span > 0, span, 1.0), 0.0)
+        return {"minimum": scalers.minimum, "factor": factor}, _BY_RANGE
+    most = max(len(curve.knots) for curve in scalers.curves)
+    knots, heights = (
+        np.stack([np.pad(values, (0, most - len(values) + 1), "edge") for values in lists])
+        for lists in zip(*((c.knots, c.heights) for c in scalers.curves), strict=True)
+    )
+    width = np.diff(knots)
+    slopes = np.where(width > 0, np.diff(heights) / np.where(width > 0, width, 1.0), 0.0)
+    constants = {"axis": np.array([2]), "low": knots[:, :-1], "high": knots[:, 1:]}
+    constants |= {"slopes": slopes, "start": heights[:, 0]}
+    if not (sentinels := scalers.sentinels):
+        return constants, _BY_CURVES.format("features")
+    absent = np.full(len(scalers.curves), np.nan)
+    absent[list(sentinels)] = [curve.sentinel for curve in sentinels.values()]
+    constants |= {
+        "sentinels": absent,
+        "none": np.zeros(1),
+        "with_sentinel": np.array([*sentinels]),
+    }
+    return constants, f"{_BY_CURVES.format('scaled')}\n{_WITH_SENTINELS}"
 
-    def _gru(self) -> str:
-        """Return the state after the last particle. ONNX has the update gate first, we
-        the reset gate.
-        """
 
-        def gates(name: str) -> Array:
-            reset, update, new = np.split(self.weights[name], 3, axis=-1)
-            return np.concatenate([update, reset, new], axis=-1)
+def _gru_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights of the GRU. ONNX has the update gate first, we the reset gate."""
 
-        biases = np.concatenate([gates("gru/bias"), gates("gru/state_bias")])[None]
-        inputs = [
-            self._node("Transpose", ["sequence"], "by_particle", perm=[1, 0, 2]),
-            self._constant("gru_weight", gates("gru/weight").T[None]),
-            self._constant("gru_state", gates("gru/state").T[None]),
-            self._constant("gru_bias", biases),
-            "particles",
-        ]
-        self._node("GRU", inputs, "", "last", hidden_size=GRU_WIDTH, linear_before_reset=1)
-        return self._node(
-            "Squeeze", ["last", self._constant("direction", np.array([0]), np.int64)], "state"
-        )
+    def gates(name: str) -> Array:
+        reset, update, new = np.split(np.asarray(weights[name]), 3, axis=-1)
+        return np.concatenate([update, reset, new], axis=-1)
 
-    def _dense(self, name: str, values: str) -> str:
-        weight, bias = (
-            self._constant(f"{name}_{part}", self.weights[f"{name}/{part}"])
-            for part in ("weight", "bias")
-        )
-        return self._node("Gemm", [values, weight, bias], f"{name}_sum")
-
-    def _constant(self, name: str, value: Any, kind: Any = np.float32) -> str:
-        self.constants[name] = np.ascontiguousarray(value, kind)
-        return name
-
-    def _node(self, kind: str, inputs: list[str], *outputs: str, **attributes: Any) -> str:
-        from onnx import helper
-
-        self.nodes.append(helper.make_node(kind, inputs, list(outputs), **attributes))
-        return outputs[-1]
+    return {
+        "gru_weight": gates("gru/weight").T[None],
+        "gru_state": gates("gru/state").T[None],
+        "gru_bias": np.concatenate([gates("gru/bias"), gates("gru/state_bias")])[None],
+        "direction": np.array([0]),
+    }

@@ -167,15 +167,15 @@ def _missing(
     return met, _in_circle(phi + opening + rng.normal(0, 0.25, len(first)))
 
 
-@dataclass
-class _Particles:
-    """Particles of many events; ``width``: where their tracks begin beside the beam, in mm."""
+#: Columns of particles: the number of their event, direction, momentum, and how far from
+#: the beam their tracks begin, in mm.
+_PARTICLE: Final = np.dtype(
+    [("owner", int), *((name, float) for name in ("eta", "phi", "pt", "width"))]
+)
 
-    owner: Array
-    eta: Array
-    phi: Array
-    pt: Array
-    width: Array
+
+def _table(*columns: Array) -> Any:
+    return np.rec.fromarrays([*columns], dtype=_PARTICLE)
 
 
 def _particles(
@@ -193,80 +193,67 @@ def _particles(
     halo = np.repeat(np.arange(count), rng.poisson(model.halo, count))
     around = _around(lepton, halo, (0.35, 0.9), rng)
     around.pt = 0.6 + rng.exponential(1.6, len(halo))
-    around.width[:] = _DISPLACED_MM if model is MODELS["qcd"] else _PROMPT_MM
+    around.width = _DISPLACED_MM if model is MODELS["qcd"] else _PROMPT_MM
     is_crowded = rng.random(count) < _CROWDED
     near = np.repeat(np.arange(count), rng.poisson(np.where(is_crowded, 6.0, 1.0)))
     inside = _around(lepton, near, (0.02, 0.28), rng)
-    inside.pt = inside.pt * rng.exponential(
-        np.where(is_crowded[near], 0.25, model.isolation), len(near)
-    )
+    inside.pt *= rng.exponential(np.where(is_crowded[near], 0.25, model.isolation), len(near))
     owner = np.repeat(np.arange(count), rng.poisson(60, count))
     size = len(owner)
-    width = np.full(size, _PROMPT_MM)
-    soft = _Particles(
-        owner, rng.uniform(-4, 4, size), _angles(size, rng), rng.exponential(0.9, size), width
-    )
-    groups = (_of_jets(jets, count, rng), around, inside, soft)
-    names = ("owner", "eta", "phi", "pt", "width")
-    return _split(
-        lepton,
-        _Particles(*(np.concatenate([getattr(g, name) for g in groups]) for name in names)),
-        rng,
-    )
+    directions = rng.uniform(-4, 4, size), _angles(size, rng)
+    soft = _table(owner, *directions, rng.exponential(0.9, size), np.full(size, _PROMPT_MM))
+    every = np.concatenate((_of_jets(jets, count, rng), around, inside, soft))
+    return _split(lepton, every, rng)
 
 
-def _of_jets(jets: dict[str, Array], count: int, rng: np.random.Generator) -> _Particles:
+def _of_jets(jets: dict[str, Array], count: int, rng: np.random.Generator) -> Any:
     jet = np.repeat(np.arange(len(jets["PT"])), 4 + rng.poisson(jets["PT"] / 8.0))
     size = len(jet)
     eta, phi = (jets[name][jet] + rng.normal(0, 0.12, size) for name in ("Eta", "Phi"))
     pt = rng.exponential(1.0, size) * jets["PT"][jet] / 12
     owner = np.repeat(np.arange(count), jets["counts"])[jet]
-    return _Particles(owner, eta, phi, pt, np.where(jets["is_b"][jet], _DISPLACED_MM, _PROMPT_MM))
+    return _table(owner, eta, phi, pt, np.where(jets["is_b"][jet], _DISPLACED_MM, _PROMPT_MM))
 
 
 def _around(
     lepton: dict[str, Array], owner: Array, radii: tuple[float, float], rng: np.random.Generator
-) -> _Particles:
+) -> Any:
     """Particles around the leading lepton of their events, with its momentum."""
     lead = np.concatenate(([0], np.cumsum(lepton["counts"])[:-1]))[owner]
     radius, angle = rng.uniform(*radii, len(owner)), _angles(len(owner), rng)
-    eta, phi = (
-        lepton["Eta"][lead] + radius * np.cos(angle),
-        lepton["Phi"][lead] + radius * np.sin(angle),
-    )
-    return _Particles(owner, eta, phi, lepton["PT"][lead], np.full(len(owner), _PROMPT_MM))
+    eta = lepton["Eta"][lead] + radius * np.cos(angle)
+    phi = lepton["Phi"][lead] + radius * np.sin(angle)
+    pt = lepton["PT"][lead].astype(float)
+    return _table(owner, eta, phi, pt, np.full(len(owner), _PROMPT_MM))
 
 
-def _split(
-    lepton: dict[str, Array], particles: _Particles, rng: np.random.Generator
-) -> dict[str, Any]:
+def _split(lepton: dict[str, Array], particles: Array, rng: np.random.Generator) -> dict[str, Any]:
     """Particles as tracks (62 %), photons (26 %) and neutral hadrons; leptons leave a track, too."""
     count = len(lepton["counts"])
-    kind = rng.choice(3, len(particles.owner), p=(0.62, 0.26, 0.12))
-    order = np.argsort(particles.owner, kind="stable")
-    owner, kind, width = particles.owner[order], kind[order], particles.width[order]
-    eta, phi, pt = (
-        _f4(particles.eta[order]),
-        _f4(_in_circle(particles.phi[order])),
-        _f4(particles.pt[order]),
-    )
+    kind = rng.choice(3, len(particles), p=(0.62, 0.26, 0.12))
+    order = np.argsort(particles["owner"], kind="stable")
+    particles, kind = particles[order], kind[order]
+
+    def columns(number: int, momentum: str) -> tuple[Array, dict[str, Array]]:
+        chosen = particles[kind == number]
+        directions = {"Eta": _f4(chosen["eta"]), "Phi": _f4(_in_circle(chosen["phi"]))}
+        return chosen, {momentum: _f4(chosen["pt"]), **directions}
+
     records = {}
     for number, name in ((1, "EFlowPhoton"), (2, "EFlowNeutralHadron")):
-        mine = kind == number
-        columns = {"ET": pt[mine], "Eta": eta[mine], "Phi": phi[mine]}
-        records[name] = _records(np.bincount(owner[mine], minlength=count), columns)
-    mine = kind == 0
-    owners = np.concatenate((np.repeat(np.arange(count), lepton["counts"]), owner[mine]))
+        chosen, of_kind = columns(number, "ET")
+        records[name] = _records(np.bincount(chosen["owner"], minlength=count), of_kind)
+    tracks, of_tracks = columns(0, "PT")
+    owners = np.concatenate((np.repeat(np.arange(count), lepton["counts"]), tracks["owner"]))
     order = np.argsort(owners, kind="stable")
-    widths = np.concatenate((np.full(len(lepton["PT"]), _PROMPT_MM), width[mine]))[order]
-    charge = rng.choice(np.array([-1, 1], np.int32), int(mine.sum()))
-    both = {"PT": pt[mine], "Eta": eta[mine], "Phi": phi[mine], "Charge": charge}
-    columns = {
-        name: np.concatenate((lepton[name], values))[order] for name, values in both.items()
+    widths = np.concatenate((np.full(len(lepton["PT"]), _PROMPT_MM), tracks["width"]))[order]
+    of_tracks["Charge"] = rng.choice(np.array([-1, 1], np.int32), len(tracks))
+    every = {
+        name: np.concatenate((lepton[name], values))[order] for name, values in of_tracks.items()
     }
-    columns |= {name: _f4(rng.normal(0, 1, len(owners)) * widths) for name in ("X", "Y")}
-    columns["Z"] = _f4(rng.normal(0, 40, len(owners)))
-    return {"EFlowTrack": _records(np.bincount(owners, minlength=count), columns), **records}
+    every |= {name: _f4(rng.normal(0, 1, len(owners)) * widths) for name in ("X", "Y")}
+    every["Z"] = _f4(rng.normal(0, 40, len(owners)))
+    return {"EFlowTrack": _records(np.bincount(owners, minlength=count), every), **records}
 
 
 def _records(counts: Array, columns: dict[str, Array]) -> Any:

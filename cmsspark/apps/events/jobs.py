@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click import Choice, FloatRange, IntRange, option
 
 from cmsspark.apps.events.runs import EventRequest, event_options
 from cmsspark.base.errors import NotReady, UsageError
@@ -127,11 +128,16 @@ def _job(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         text = f"{about}. Needs cmsspark[events]. Exit codes: cmsspark help exit-codes."
-        command = click.command(name, help=text)(function)
+        settings = {"show_default": True}
+        command = click.command(name, help=text, context_settings=settings)(function)
         declare(job, lambda: command)
         return function
 
     return register
+
+
+def _seed(of_what: str) -> Callable[..., Any]:
+    return option("--seed", type=IntRange(0), default=0, help=f"Seed of {of_what}.")
 
 
 @_job(
@@ -139,7 +145,7 @@ def _job(
     "Features of collision events from ROOT files, with a cutflow",
     "event_cutflow",
 )
-@click.option(
+@option(
     "--input",
     "inputs",
     multiple=True,
@@ -147,159 +153,96 @@ def _job(
     help="ROOT files of a class: a file, a glob in quotes, a folder, a list (.txt) or a URL such as root://. "
     "May be repeated.",
 )
-@click.option(
+@option(
     "--definition",
     default="delphes",
-    show_default=True,
     metavar="NAME|FILE",
     help="What is read, selected and computed: delphes, nanoaod, or a YAML file of your own.",
 )
-@click.option(
+@option(
     "--classes",
     metavar="A,B,...",
     help="The classes, in this order. [default: those of the definition]",
 )
-@click.option("--low-level", is_flag=True, help="Also store the matrix of particles.")
-@click.option(
+@option("--low-level", is_flag=True, help="Also store the matrix of particles.")
+@option(
     "--accept-damaged",
     "accepted",
     multiple=True,
     metavar="FILE",
     help="Leave this file out where it cannot be read, or with `all` every such file; marks the result partial.",
 )
-@click.option(
-    "--range-events",
-    type=click.IntRange(100),
-    default=10_000,
-    show_default=True,
-    help="Most events of a range, 100 or more.",
-)
-@click.option(
-    "--tree", help="The TTree or RNTuple in the files. [default: that of the definition]"
-)
+@option("--range-events", type=IntRange(100), default=10_000, help="Most events of a range.")
+@option("--tree", help="The TTree or RNTuple in the files. [default: that of the definition]")
 @event_options
 def prepare_command(
-    request: EventRequest,
-    as_json: bool,
-    inputs: tuple[str, ...],
-    low_level: bool,
-    accepted: tuple[str, ...],
-    range_events: int,
-    tree: str | None,
-    definition: str,
-    classes: str | None,
+    request: EventRequest, as_json: bool, classes: str | None, **values: Any
 ) -> None:
     from cmsspark.apps.events import prepare
 
     names = tuple(name.strip() for name in classes.split(",")) if classes else ()
-    options = prepare.PrepareOptions(
-        inputs, low_level, accepted, range_events, tree, definition, names
-    )
+    options = prepare.PrepareOptions(classes=names, **values)
     print_outcome(
         prepare.NAME, request.day, as_json, lambda: prepare.run(request, options), prepare.FOLDER
     )
 
 
 @_job("events_sample", "A balanced sample of prepared events, split, with scalers", "event_sample")
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Seed of the choice and the order.",
-)
-@click.option(
+@_seed("the choice and the order")
+@option(
     "--test-fraction",
-    type=click.FloatRange(0.01, 0.9),
+    type=FloatRange(0.01, 0.9),
     default=0.2,
-    show_default=True,
     help="Share of events to judge by; which ones does not depend on the seed.",
 )
-@click.option(
-    "--per-class", type=click.IntRange(1), help="Most events of a class in train. [default: all]"
-)
-@click.option(
-    "--small",
-    type=click.IntRange(1),
-    default=200,
-    show_default=True,
-    help="Events of a class in the small samples.",
-)
+@option("--per-class", type=IntRange(1), help="Most events of a class in train. [default: all]")
+@option("--small", type=IntRange(1), default=200, help="Events of a class in the small samples.")
 @event_options
-def sample_command(
-    request: EventRequest,
-    as_json: bool,
-    seed: int,
-    test_fraction: float,
-    per_class: int | None,
-    small: int,
-) -> None:
+def sample_command(request: EventRequest, as_json: bool, **values: Any) -> None:
     from cmsspark.apps.events import sample
 
-    options = sample.SampleOptions(seed, test_fraction, per_class, small)
+    options = sample.SampleOptions(**values)
     print_outcome(sample.NAME, request.day, as_json, lambda: sample.run(request, options), "")
 
 
 @_job("events_train", "Classifiers of events, trained and judged on a sample", "event_models")
-@click.option(
+@option(
     "--model",
     "kinds",
-    type=click.Choice(KINDS),
+    type=Choice(KINDS),
     multiple=True,
     default=("xgboost",),
-    show_default=True,
     help="What to train; may be repeated. Networks (hlf, sequence, inclusive) need cmsspark[training].",
 )
-@click.option(
+@option(
     "--set",
     "parameters",
     multiple=True,
     metavar="NAME=VALUE",
     help="A parameter of trees, such as depth=6.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Networks: workers at once.",
-)
-@click.option(
+@option("--workers", type=IntRange(1), default=1, help="Networks: workers at once.")
+@option(
     "--steps",
-    type=click.IntRange(1),
+    type=IntRange(1),
     show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
     help="Networks: most steps; training stops early where the validation does not improve.",
 )
-@click.option(
+@option(
     "--epochs",
-    type=click.IntRange(1),
+    type=IntRange(1),
     show_default="by --steps",
     help="Networks: most passes over the sample.",
 )
-@click.option(
-    "--batch",
-    type=click.IntRange(1),
-    default=64,
-    show_default=True,
-    help="Networks: events of a step.",
-)
-@click.option(
+@option("--batch", type=IntRange(1), default=64, help="Networks: events of a step.")
+@option(
     "--learning-rate",
-    type=click.FloatRange(0, min_open=True),
+    type=FloatRange(0, min_open=True),
     default=3e-3,
-    show_default=True,
     help="Networks: that of one worker.",
 )
-@click.option(
-    "--retries",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    help="Networks: after a lost worker.",
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the training."
-)
+@option("--retries", type=IntRange(0), default=1, help="Networks: after a lost worker.")
+@_seed("the training")
 @event_options
 def train_command(
     request: EventRequest,
@@ -308,25 +251,15 @@ def train_command(
     parameters: tuple[str, ...],
     seed: int,
     workers: int,
-    steps: int | None,
-    epochs: int | None,
-    batch: int,
-    learning_rate: float,
     retries: int,
+    **budget: Any,
 ) -> None:
     from cmsspark.apps.events import train
 
-    if steps and epochs:
+    if budget["steps"] and budget["epochs"]:
         raise UsageError("--steps and --epochs are both the budget", next_step="give one of them")
-    values = {
-        "--steps": steps,
-        "--epochs": epochs,
-        "--batch": batch,
-        "--learning-rate": learning_rate,
-    }
-    arguments = tuple(
-        word for name, value in values.items() if value for word in (name, str(value))
-    )
+    given = {f"--{name.replace('_', '-')}": str(value) for name, value in budget.items() if value}
+    arguments = tuple(word for pair in given.items() for word in pair)
     networks = BarrierTrainer(request.settings.state_dir / "training", workers, arguments, retries)
     options = train.TrainOptions(kinds, parameters, seed, networks)
     print_outcome(
@@ -339,96 +272,51 @@ def train_command(
     "The best parameters of a classifier of events, one task a trial",
     "event_search",
 )
-@click.option(
-    "--method", type=click.Choice(["random", "grid"]), default="random", show_default=True
-)
-@click.option(
-    "--trials", type=click.IntRange(1, 10_000), default=30, show_default=True, help="Most trials."
-)
-@click.option(
-    "--events",
-    type=click.IntRange(100),
-    default=100_000,
-    show_default=True,
-    help="Most events of a trial.",
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the trials."
-)
-@click.option(
-    "--at-once", "parallel", type=click.IntRange(1), help="Trials at once. [default: one a core]"
-)
+@option("--method", type=Choice(["random", "grid"]), default="random")
+@option("--trials", type=IntRange(1, 10_000), default=30, help="Most trials.")
+@option("--events", type=IntRange(100), default=100_000, help="Most events of a trial.")
+@_seed("the trials")
+@option("--at-once", "parallel", type=IntRange(1), help="Trials at once. [default: one a core]")
 @event_options
-def search_command(
-    request: EventRequest,
-    as_json: bool,
-    method: str,
-    trials: int,
-    events: int,
-    seed: int,
-    parallel: int | None,
-) -> None:
+def search_command(request: EventRequest, as_json: bool, **values: Any) -> None:
     from cmsspark.apps.events import search
 
-    options = search.SearchOptions(method, trials, events, seed, parallel)
+    options = search.SearchOptions(**values)
     print_outcome(
         search.NAME, request.day, as_json, lambda: search.run(request, options), search.FOLDER
     )
 
 
 @_job("events_demo", "Makes events in ROOT files, and a trained classifier of them")
-@click.option(
+@option(
     "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
     default=Path("events_demo"),
-    show_default=True,
     help="Folder for ROOT files and scores.",
 )
-@click.option(
-    "--events",
-    type=click.IntRange(100),
-    default=3_000,
-    show_default=True,
-    help="Events of each class that are made.",
-)
-@click.option(
+@option("--events", type=IntRange(100), default=3_000, help="Events of each class that are made.")
+@option(
     "--model",
     "kinds",
-    type=click.Choice(KINDS),
+    type=Choice(KINDS),
     multiple=True,
     default=("xgboost", "hlf", "inclusive"),
-    show_default=True,
     help="What to train; may be repeated.",
 )
-@click.option(
+@option(
     "--steps",
-    type=click.IntRange(1),
+    type=IntRange(1),
     default=200,
-    show_default=True,
     help="Most steps of a network: fewer than events_train takes, as the inclusive one takes 0.1 s for each.",
 )
-@click.option(
-    "--trials", type=click.IntRange(1), default=4, show_default=True, help="Trials of the search."
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything."
-)
+@option("--trials", type=IntRange(1), default=4, help="Trials of the search.")
+@_seed("everything")
 @event_options
-def demo_command(
-    request: EventRequest,
-    as_json: bool,
-    folder: Path,
-    events: int,
-    kinds: tuple[str, ...],
-    steps: int,
-    trials: int,
-    seed: int,
-) -> None:
+def demo_command(request: EventRequest, as_json: bool, steps: int, **values: Any) -> None:
     from cmsspark.apps.events import demo_run
 
     networks = BarrierTrainer(request.settings.state_dir / "training", 1, ("--steps", str(steps)))
-    options = demo_run.DemoOptions(folder.absolute(), events, seed, kinds, trials, networks)
-    done = demo_run.run(request, options)
+    done = demo_run.run(request, demo_run.DemoOptions(networks=networks, **values))
     if as_json:
         click.echo(json.dumps([vars(step) for step in done], indent=1))
         return

@@ -192,12 +192,22 @@ def layout_in(folder: Path) -> EventLayout:
     Raises InputMissing (66) without it, DataError (65) where it is damaged.
     """
     path = folder / SCHEMA_FILE
+    return EventLayout.from_json(read_file(path, "no description of events"), path)
+
+
+def read_file(path: Path, problem: str, next_step: str = "name the folder of a sample") -> bytes:
+    """Return the bytes of a file of a folder. Raises InputMissing (66) if it is not there."""
     try:
-        return EventLayout.from_json(path.read_bytes(), path)
-    except FileNotFoundError:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
         raise InputMissing(
-            "no description of events", where=path, next_step="name the folder of a sample"
+            problem, where=path, found="no such file", next_step=next_step
         ) from None
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a document of a folder."""
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 # What the kernel ``lepton_topology`` computes: its features, and the groups and columns

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 
-from cmsspark.apps.events.layout import SCHEMA_FILE, EventLayout, layout_in
-from cmsspark.apps.events.networks import WEIGHTS_FILE
-from cmsspark.apps.events.scalers import SCALERS_FILE
+from cmsspark.apps.events.layout import (
+    SCHEMA_FILE,
+    EventLayout,
+    layout_in,
+    read_file,
+    write_json,
+)
+from cmsspark.apps.events.scalers import SCALERS_FILE, Scalers
 from cmsspark.base import extras
 from cmsspark.base.arrays import Array
-from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.errors import DataError
 
 MODEL_FILE: Final = "model.json"
 BOOSTER_FILE: Final = "xgboost.ubj"
+WEIGHTS_FILE: Final = "weights.npz"
 #: What a folder has of a model, without what judges it.
 _FILES: Final = (MODEL_FILE, BOOSTER_FILE, WEIGHTS_FILE, SCALERS_FILE, SCHEMA_FILE)
 FORMAT_VERSION: Final = 1
@@ -29,13 +34,19 @@ TREE_KINDS: Final[Mapping[str, str]] = {
     "forest": "random forest on the high-level features (XGBoost)",
     "xgboost": "gradient boosted trees on the high-level features (XGBoost)",
 }
-#: The networks, and what each reads.
 NETWORKS: Final[Mapping[str, str]] = {
     "hlf": "network on the high-level features: 50, 20, 10 units",
     "sequence": "recurrent network on the sequence of particles: a GRU of width 50",
     "inclusive": "recurrent network on particles together with the high-level features",
 }
 ABOUT: Final[Mapping[str, str]] = {**TREE_KINDS, **NETWORKS}
+#: What a kind reads, if not the features alone.
+_INPUTS: Final = {"sequence": ["low_level"], "inclusive": ["hlf", "low_level"]}
+
+
+def read_columns(kind: str) -> list[str]:
+    """Return the columns of events that a kind of model reads."""
+    return _INPUTS.get(kind, ["hlf"])
 
 
 class Model(Protocol):
@@ -71,21 +82,26 @@ class XgboostModel:
             self.booster.inplace_predict(rows, iteration_range=(0, self.rounds)), np.float32
         )
 
+    def save(
+        self, folder: Path, scalers: Scalers, parameters: Mapping[str, Any], seed: int
+    ) -> None:
+        """Write the model into a folder, which is made."""
+
+        def write(target: Path) -> None:
+            self.booster.save_model(target / BOOSTER_FILE)
+
+        used = {**parameters, "rounds_used": self.rounds}
+        write_model(folder, self, scalers, used, seed, write)
+
 
 def read_description(folder: str | Path) -> dict[str, Any]:
     """Return the content of ``model.json``. Raises InputMissing (66) without one,
     DataError (65) for another format.
     """
     path = Path(folder, MODEL_FILE)
+    text = read_file(path, "the model has no folder here", "run_spark events_train")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputMissing(
-            "the model has no folder here",
-            where=path,
-            found="no such file",
-            next_step="run_spark events_train",
-        ) from None
+        document = json.loads(text)
     except ValueError as error:
         raise DataError(
             "the description of a model is damaged", where=path, found=str(error)
@@ -151,25 +167,27 @@ def model_digest(folder: Path) -> str:
 
 def write_model(
     folder: Path,
-    model: XgboostModel,
+    model: Model,
+    scalers: Scalers,
     parameters: Mapping[str, Any],
     seed: int,
-    sample: Path,
+    write_weights: Callable[[Path], object],
 ) -> None:
-    """Write a model into a folder: ``model.json``, its trees, and copies of the
-    sample's scalers and schema.
+    """Write a model into a folder, which is made: ``model.json`` at last, the scalers and
+    the schema of what it learned from, and what ``write_weights`` writes.
     """
-    document = {
+    folder.mkdir(parents=True, exist_ok=True)
+    write_weights(folder)
+    write_json(folder / SCHEMA_FILE, model.layout.document(origin=False))
+    write_json(folder / SCALERS_FILE, scalers.as_dict())
+    # Last: a folder with this file is whole.
+    described = {
         "format_version": FORMAT_VERSION,
         "kind": model.kind,
-        "inputs": ["hlf"],
+        "inputs": read_columns(model.kind),
         "features": list(model.layout.feature_names),
         "classes": list(model.layout.class_names),
-        "parameters": {**parameters, "rounds_used": model.rounds},
+        "parameters": dict(parameters),
         "seed": seed,
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MODEL_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    model.booster.save_model(folder / BOOSTER_FILE)
-    for name in (SCHEMA_FILE, SCALERS_FILE):
-        shutil.copyfile(sample / name, folder / name)
+    write_json(folder / MODEL_FILE, described)

@@ -35,9 +35,7 @@ from cmsspark.apps.events.root_files import (
     event_groups,
     read_events,
     row_group_sizes,
-    row_groups,
     sample_parts,
-    to_matrix,
 )
 from cmsspark.apps.events.scalers import CURVE_EVENTS, Scalers
 from cmsspark.base.arrays import Array
@@ -220,43 +218,28 @@ class Share:
     def _read(self, group: tuple[str, int]) -> tuple[dict[str, Array], Array]:
         """Return the events of a row group, and their particles."""
         part, number = group
-        names = ["hlf", "label", "event_hash"]
-        names += ["weight"] if self.scalers.mean_weights is not None else []
-        names += ["low_level"] if needs_low_level(self.kind) else []
-        table = next(row_groups(part, names, number))
-        if lacking := [name for name in names if table.column(name).null_count]:
-            nulls = table.column(lacking[0]).null_count
-            problem = f"no event may lack the column {lacking[0]}"
-            raise DataError(problem, where=part, found=f"{nulls} nulls")
-        chosen = slice(self.rank, None, self._every) if self._every > 1 else slice(None)
-        label = table.column("label").to_numpy()[chosen]
-        if len(label) and not (
-            label.min() >= 0 and label.max() < (classes := len(self.layout.classes))
-        ):
-            raise DataError(
-                f"labels are 0 to {classes - 1}", where=part, found=f"{set(label.tolist())}"
+        has_particles = needs_low_level(self.kind)
+        events = next(
+            event_groups(
+                part, self.layout, low_level=has_particles, number=number, with_hashes=True
             )
-        hlf = to_matrix(table.column("hlf"), self.layout.hlf_count)[chosen]
-        if not np.isfinite(hlf).all():
-            raise DataError(
-                "the column hlf has finite numbers", where=part, found="infinite, or no number"
-            )
-        weight = np.ones(len(label))
-        if self.scalers.mean_weights is not None:
-            weight = self.scalers.weights(label, table.column("weight").to_numpy()[chosen])
-        hashes = table.column("event_hash").to_numpy()[chosen].astype(np.uint64)
+        )
+        if self._every > 1:
+            events = events.take(slice(self.rank, None, self._every))
+        assert events.hashes is not None
+        hundredths = events.hashes.astype(np.uint64) % np.uint64(100)
         columns = {
-            "hlf": self.scalers.inputs(hlf),
-            "label": label.astype(np.int32),
-            "weight": weight.astype(np.float32),
-            "lengths": np.zeros(len(label), np.int64),
-            "hundredths": (hashes % np.uint64(100)).astype(np.uint8),
+            "hlf": self.scalers.inputs(events.hlf),
+            "label": events.labels.astype(np.int32),
+            "weight": self.scalers.weights(events.labels, events.weights).astype(np.float32),
+            "lengths": np.zeros(len(events.labels), np.int64),
+            "hundredths": hundredths.astype(np.uint8),
         }
-        if not needs_low_level(self.kind):
+        if events.low_level is None:
             return columns, np.zeros(0, np.float16)
-        matrices = to_matrix(table.column("low_level"), self.layout.matrix)
-        matrices = matrices.reshape(-1, *self.layout.shape)[chosen]
-        particles, columns["lengths"] = ordered_particles(self.scalers, matrices, self.layout)
+        particles, columns["lengths"] = ordered_particles(
+            self.scalers, events.low_level, self.layout
+        )
         largest = float(np.finfo(np.float16).max)
         particles.clip(-largest, largest, out=particles)
         return columns, particles.astype(np.float16)

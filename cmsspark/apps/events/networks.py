@@ -9,7 +9,6 @@ width 50 over the particles, of Delphes by falling ΔR from the lepton → class
 
 from __future__ import annotations
 
-import json
 import zipfile
 from dataclasses import dataclass
 from functools import cache
@@ -20,19 +19,23 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.events import gru
-from cmsspark.apps.events.layout import DELTA_R, SCHEMA_FILE, TOPOLOGY, EventLayout, layout_in
+from cmsspark.apps.events.layout import DELTA_R, TOPOLOGY, EventLayout, layout_in
+from cmsspark.apps.events.models import (
+    NETWORKS,
+    WEIGHTS_FILE,
+    read_columns,
+    read_description,
+    write_model,
+)
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base import extras
-from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.errors import DataError
 
-#: Each kind with what it reads.
-KINDS: Final = {"hlf": ("hlf",), "sequence": ("low_level",), "inclusive": ("hlf", "low_level")}
+KINDS: Final = tuple(NETWORKS)
 HIDDEN: Final = (50, 20, 10)
 GRU_WIDTH: Final = 50
 INCLUSIVE_WIDTH: Final = 25
 DROPOUT: Final = 0.2
-MODEL_FILE: Final = "model.json"
-WEIGHTS_FILE: Final = "weights.npz"
 #: Sequences are cut to a multiple of this many particles, so that few lengths are compiled.
 LENGTH_STEP: Final = 64
 #: Steps of Newton's method, and what keeps coefficients finite.
@@ -52,7 +55,7 @@ def require_jax() -> None:
 
 def needs_low_level(kind: str) -> bool:
     """Return whether a network of this kind reads the matrix of particles."""
-    return "low_level" in KINDS[kind]
+    return "low_level" in read_columns(kind)
 
 
 def initial_weights(
@@ -266,25 +269,13 @@ class Network:
         return np.concatenate(parts)
 
     def save(self, folder: str | Path) -> None:
-        """Write ``model.json``, ``scalers.json`` and ``weights.npz`` into a folder, which is made."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        document = {
-            "format_version": 1,
-            "kind": self.kind,
-            "inputs": list(KINDS[self.kind]),
-            "parameters": self.parameters,
-            "seed": self.seed,
-        }
-        schema = json.dumps(self.layout.document(origin=False), indent=1) + "\n"
-        (target / SCHEMA_FILE).write_text(schema, encoding="utf-8")
-        (target / "scalers.json").write_text(
-            json.dumps(self.scalers.as_dict(), indent=1) + "\n", encoding="utf-8"
-        )
-        arrays: Any = {name: np.asarray(value) for name, value in self.weights.items()}
-        np.savez(target / WEIGHTS_FILE, **arrays)
-        # Last: a folder with this file is whole.
-        (target / MODEL_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        """Write the network into a folder, which is made."""
+
+        def write(target: Path) -> None:
+            arrays: Any = {name: np.asarray(value) for name, value in self.weights.items()}
+            np.savez(target / WEIGHTS_FILE, **arrays)
+
+        write_model(Path(folder), self, self.scalers, self.parameters, self.seed, write)
 
 
 def load(folder: str | Path) -> Network:
@@ -292,27 +283,16 @@ def load(folder: str | Path) -> Network:
     UsageError (2) without JAX.
     """
     require_jax()
-    path = Path(folder)
+    path, described = Path(folder), read_description(folder)
     try:
-        document = json.loads((path / MODEL_FILE).read_text(encoding="utf-8"))
-        kind, parameters, seed = document["kind"], document["parameters"], document["seed"]
+        kind, parameters, seed = (described[name] for name in ("kind", "parameters", "seed"))
         with (
             open(path / WEIGHTS_FILE, "rb") as stream,
             np.load(stream, allow_pickle=False) as stored,
         ):
             weights = {name: stored[name] for name in stored.files}
-    except FileNotFoundError as error:
-        raise InputMissing(
-            "no model", where=error.filename, next_step="name the folder of a model"
-        ) from None
-    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise DataError("this is not a network", where=path, found=str(error)) from None
-    if kind not in KINDS:
-        raise DataError(
-            f"the kind of a network is one of {', '.join(KINDS)}",
-            where=path / MODEL_FILE,
-            found=repr(kind),
-        )
     layout, scalers = layout_in(path), Scalers.load(path)
     expected = initial_weights(kind, 0, layout, scalers.input_count)
     shapes = {name: value.shape for name, value in expected.items()}

@@ -5,10 +5,11 @@ with a cutflow.
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 from msgspec import json
@@ -47,7 +48,7 @@ from cmsspark.filesystems.storage import join
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from cmsspark.store.results import CurrentTable
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 # writes them as a part.
 
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 #: A task gives one row, a JSON object.
 RESULT: Final = "result string"
 #: Bytes that a task reads at least, where all cores have work.
@@ -81,34 +83,17 @@ class RangeResult:
 
 
 @dataclass(frozen=True)
-class InspectTask:
-    """For each id of the batches the file of that number: its :class:`InspectedFile` as JSON."""
-
-    files: tuple[EventFile, ...]
-    definition: Definition
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return make_rows(
-            inspect(self.files[number], self.definition) for number in read_numbers(batches)
-        )
-
-
-@dataclass(frozen=True)
 class PrepareTask:
-    """For each id of the batches the entry range of that number: its events as a part
-    in ``folder``.
+    """Writes the events of an entry range with a number as the part of that number in
+    ``folder``.
     """
 
-    ranges: tuple[EntryRange, ...]
     definition: Definition
     layout: EventLayout
     folder: str
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return make_rows(self._prepare(number) for number in read_numbers(batches))
-
-    def _prepare(self, number: int) -> RangeResult:
-        part = self.ranges[number]
+    def __call__(self, numbered: tuple[int, EntryRange]) -> RangeResult:
+        number, part = numbered
         chunk = read_or_reason(part, self.definition)
         if isinstance(chunk, str):
             return RangeResult(number, reason=chunk)
@@ -149,18 +134,42 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def read_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    """Yield the values of the column ``id``."""
-    for batch in batches:
-        yield from batch.column("id").to_pylist()
-
-
 def make_rows(results: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     """Yield a row for each result of a task: a dataclass or a mapping, as JSON."""
     import pyarrow as pa
 
     for result in results:
         yield pa.RecordBatch.from_pydict({"result": pa.array([json.encode(result)], pa.string())})
+
+
+@dataclass(frozen=True)
+class _OfItems:
+    """Gives the rows that ``work`` makes of each item; its number is in the column ``id``."""
+
+    work: Callable[[Any], Iterable[pa.RecordBatch]]
+    items: tuple[Any, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from self.work(self.items[number])
+
+
+def spread(
+    spark: SparkSession,
+    work: Callable[[_Item], Iterable[pa.RecordBatch]],
+    items: Sequence[_Item],
+    size: int,
+    schema: str,
+) -> DataFrame:
+    """Return the rows that ``work`` makes of each item in tasks; ``size``: bytes of all items."""
+    numbers = spark.range(0, len(items), 1, task_count(spark, len(items), size))
+    return numbers.mapInArrow(_OfItems(work, tuple(items)), schema)
+
+
+def as_row(work: Callable[[_Item], Any], item: _Item) -> Iterator[pa.RecordBatch]:
+    """Yield the result of ``work`` for an item as a row of :data:`RESULT`."""
+    return make_rows([work(item)])
 
 
 def task_count(spark: SparkSession, items: int, size: int) -> int:
@@ -177,24 +186,24 @@ def task_count(spark: SparkSession, items: int, size: int) -> int:
 
 
 def run_tasks(
-    spark: SparkSession, task: Any, result: type[_T], count: int, size: int, label: str
+    spark: SparkSession,
+    work: Callable[[_Item], _T],
+    items: Sequence[_Item],
+    result: type[_T],
+    size: int,
+    label: str,
 ) -> list[_T]:
-    """Run ``task`` for the numbers 0 to ``count``, which are ``size`` bytes in all, in Spark.
+    """Return what ``work`` makes of each item, which are ``size`` bytes in all, in Spark.
 
-    Returns the results in the order of the numbers. Raises the errors of tasks as ours
-    where they are.
+    Raises the errors of tasks as ours where they are.
     """
     from cmsspark.engines.session import spark_progress, unwrap_cause
 
-    if not count:
+    if not items:
         return []
     try:
         with spark_progress(spark, label):
-            rows = (
-                spark.range(0, count, 1, task_count(spark, count, size))
-                .mapInArrow(task, RESULT)
-                .collect()
-            )
+            rows = spread(spark, partial(as_row, work), items, size, RESULT).collect()
     except Exception as error:
         raise unwrap_cause(error) from None
     return [json.decode(row["result"], type=result) for row in rows]
@@ -204,8 +213,55 @@ def inspect_files(
     spark: SparkSession, files: Sequence[EventFile], definition: Definition
 ) -> list[InspectedFile]:
     """Look into files of events, in tasks; in their order."""
-    task = InspectTask(tuple(files), definition)
-    return run_tasks(spark, task, InspectedFile, len(files), 0, "opening files of events")
+    work = partial(inspect, definition=definition)
+    return run_tasks(spark, work, files, InspectedFile, 0, "opening files of events")
+
+
+@dataclass(frozen=True)
+class ReadFiles:
+    """What became of files of events: ``files`` with the reasons of those that are left
+    out, the result of each entry range, and the file of each result.
+    """
+
+    files: list[InspectedFile]
+    results: Sequence[RangeResult]
+    paths: Sequence[str]
+
+    @classmethod
+    def merge(
+        cls, seen: Sequence[InspectedFile], paths: Sequence[str], results: Sequence[RangeResult]
+    ) -> Self:
+        """Return the files that were looked at with what tasks say of them."""
+        tried = zip(paths, results, strict=True)
+        failed = {path: result.reason for path, result in tried if result.reason}
+        files = [replace(file, reason=file.reason or failed.get(file.path, "")) for file in seen]
+        return cls(files, results, paths)
+
+    @property
+    def left_out(self) -> list[InspectedFile]:
+        """The files that cannot be read."""
+        return [file for file in self.files if file.reason]
+
+    @property
+    def stored(self) -> list[RangeResult]:
+        """The results that have a part, without those of files that are left out."""
+        bad = {file.path for file in self.left_out}
+        results = zip(self.paths, self.results, strict=True)
+        return [result for path, result in results if result.part and path not in bad]
+
+
+def read_files(
+    spark: SparkSession,
+    seen: Sequence[InspectedFile],
+    work: Callable[[tuple[int, EntryRange]], RangeResult],
+    range_events: int,
+    label: str,
+) -> ReadFiles:
+    """Let tasks work on all entry ranges of files that can be read."""
+    ranges = split_ranges([file for file in seen if not file.reason], range_events)
+    numbered, size = list(enumerate(ranges)), estimate_bytes(ranges)
+    results = run_tasks(spark, work, numbered, RangeResult, size, label)
+    return ReadFiles.merge(seen, [ranges[result.number].path for result in results], results)
 
 
 NAME: Final = "events_prepare"
@@ -236,19 +292,16 @@ class PrepareOptions:
 
 @dataclass(frozen=True)
 class FileCounts:
-    """A file, its class, its events by the cuts of the definition, and why it is left
-    out, if it is.
-    """
+    """A file, its class, and its events by the cuts of the definition."""
 
     file: InspectedFile
     class_name: str
     cuts: Mapping[str, int]
-    reason: str
 
     @property
     def damaged(self) -> int:
         """The events that are left out with the file."""
-        return self.file.events if self.reason else 0
+        return self.file.events if self.file.reason else 0
 
 
 def with_tree(definition: Definition, tree: str | None) -> Definition:
@@ -284,25 +337,13 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
         looked_at = inspect_files(spark, files, definition)
         check_damaged([file for file in looked_at if file.reason], options.accepted)
         check_weights([file for file in looked_at if not file.reason], definition, layout)
-        ranges = split_ranges(
-            [file for file in looked_at if not file.reason], options.range_events
-        )
         target = staged.table_path(FOLDER)
         store.make_dirs(target)
-        task = PrepareTask(tuple(ranges), definition, layout, target)
-        results = run_tasks(
-            spark, task, RangeResult, len(ranges), estimate_bytes(ranges), "preparing events"
-        )
-        paths = [ranges[result.number].path for result in results]
-        counts = sum_counts(looked_at, paths, results, definition.cuts, layout.class_names)
-        left_out = [count for count in counts if count.reason]
-        bad = {count.file.path for count in left_out}
-        check_damaged(
-            [replace(count.file, reason=count.reason) for count in left_out], options.accepted
-        )
-        stored = [
-            result for result in results if result.part and ranges[result.number].path not in bad
-        ]
+        task = PrepareTask(definition, layout, target)
+        done = read_files(spark, looked_at, task, options.range_events, "preparing events")
+        check_damaged(done.left_out, options.accepted)
+        counts = sum_counts(done, definition.cuts, layout.class_names)
+        stored, bad = done.stored, {file.path for file in done.left_out}
         size = keep_only(store, target, [result.part for result in stored])
         weight_sums = sum_weights(counts, layout)
         described = replace(layout, weight_sums=weight_sums).document(origin=True)
@@ -328,9 +369,9 @@ def run(request: EventRequest, options: PrepareOptions) -> CurrentTable:
             "damaged": sorted(bad),
             "defaults": _defaults(looked_at),
             "partial": bool(bad),
-            "worker_memory_bytes": max((result.memory for result in results), default=0),
+            "worker_memory_bytes": max((result.memory for result in done.results), default=0),
         }
-        warnings = [f"{count.file.path} is left out: {count.reason}" for count in left_out]
+        warnings = [f"{file.path} is left out: {file.reason}" for file in done.left_out]
         warnings += [
             f"{column} is not in {number:,} of {len(files):,} files: it has its default there"
             for column, number in _defaults(looked_at).items()
@@ -383,7 +424,7 @@ def sum_weights(counts: Sequence[FileCounts], layout: EventLayout) -> tuple[floa
     """Return by class the sum of the generator weights of the files that are not left out."""
     sums: dict[str, float | None] = dict.fromkeys(layout.class_names)
     for count in counts:
-        if not count.reason and count.file.weight_sum is not None:
+        if not count.file.reason and count.file.weight_sum is not None:
             sums[count.class_name] = (sums[count.class_name] or 0.0) + count.file.weight_sum
     return tuple(sums.values())
 
@@ -407,36 +448,27 @@ def check_damaged(damaged: Sequence[InspectedFile], accepted: Sequence[str]) -> 
         )
 
 
-def sum_counts(
-    files: Sequence[InspectedFile],
-    paths: Sequence[str],
-    results: Sequence[RangeResult],
-    cuts: Sequence[str],
-    classes: Sequence[str],
-) -> list[FileCounts]:
-    """Return what became of each file; ``paths``: the file of each result.
+def sum_counts(done: ReadFiles, cuts: Sequence[str], classes: Sequence[str]) -> list[FileCounts]:
+    """Return what became of each file.
 
     Raises DataError (65) where the cuts of a file do not add up to its events: it
     changed while it was read.
     """
-    sums = {file.path: dict.fromkeys(cuts, 0) for file in files}
-    reasons = {file.path: file.reason for file in files}
-    for path, result in zip(paths, results, strict=True):
-        reasons[path] = reasons[path] or result.reason
+    sums = {file.path: dict.fromkeys(cuts, 0) for file in done.files}
+    for path, result in zip(done.paths, done.results, strict=True):
         for name, number in zip(cuts, result.cuts, strict=False):
             sums[path][name] += number
     counts = []
-    for file in files:
-        reason = reasons[file.path]
-        numbers = dict.fromkeys(cuts, 0) if reason else sums[file.path]
-        if not reason and sum(numbers.values()) != file.events:
+    for file in done.files:
+        numbers = dict.fromkeys(cuts, 0) if file.reason else sums[file.path]
+        if not file.reason and sum(numbers.values()) != file.events:
             raise DataError(
                 "the cuts of a file add up to its events",
                 where=file.path,
                 found=f"{file.events:,} events, {sum(numbers.values()):,} in the cuts",
                 next_step="run it again when no process writes there",
             )
-        counts.append(FileCounts(file, classes[file.label or 0], numbers, reason))
+        counts.append(FileCounts(file, classes[file.label or 0], numbers))
     return counts
 
 
@@ -451,7 +483,7 @@ def cutflow(counts: Iterable[FileCounts]) -> dict[str, dict[str, int]]:
             dict.fromkeys(("files", "quarantined_files", "events", "damaged", *count.cuts), 0),
         )
         of_class["files"] += 1
-        of_class["quarantined_files"] += bool(count.reason)
+        of_class["quarantined_files"] += bool(count.file.reason)
         of_class["events"] += count.file.events
         of_class["damaged"] += count.damaged
         for name, number in count.cuts.items():
@@ -476,9 +508,9 @@ def cutflow_table(counts: Sequence[FileCounts], day: date) -> pa.Table:
                 {name: n for name, n in count.cuts.items() if name not in (NOT_FINITE, SELECTED)}
             ),
             "selected_count": count.cuts[SELECTED],
-            "is_quarantined": bool(count.reason),
+            "is_quarantined": bool(count.file.reason),
             "weight_sum": count.file.weight_sum,
-            "reason": count.reason or None,
+            "reason": count.file.reason or None,
             "timestamp": dates.start_ms(day),
         }
         for count in counts

@@ -582,7 +582,7 @@ def _naming(part: str) -> Iterator[None]:
 @dataclass(frozen=True)
 class Events:
     """Events in memory: ``hlf`` ``(n, features)``, ``low_level`` ``(n, rows, columns)``
-    or None, labels and weights.
+    or None, labels, weights and, if they are asked for, hashes.
     """
 
     layout: EventLayout
@@ -590,36 +590,51 @@ class Events:
     low_level: Array | None
     labels: Array
     weights: Array
+    hashes: Array | None = None
 
     def take(self, rows: Array | slice) -> Events:
         """Return the chosen events."""
-        low_level = None if self.low_level is None else self.low_level[rows]
-        return Events(
-            self.layout, self.hlf[rows], low_level, self.labels[rows], self.weights[rows]
+        low_level, hashes = (
+            None if column is None else column[rows] for column in (self.low_level, self.hashes)
         )
+        chosen = self.hlf[rows], low_level, self.labels[rows], self.weights[rows]
+        return Events(self.layout, *chosen, hashes)
 
 
 def event_groups(
-    part: str, layout: EventLayout, *, low_level: bool, number: int | None = None
+    part: str,
+    layout: EventLayout,
+    *,
+    low_level: bool,
+    number: int | None = None,
+    with_hashes: bool = False,
 ) -> Iterator[Events]:
     """Yield the events of a part by row groups, or of the row group with this number.
 
-    Raises DataError (65) if it lacks a column.
+    Raises DataError (65) if it lacks a column or a value, or has features that are not
+    finite, or labels that are no class.
     """
     columns = ["hlf", "label", "weight", *(["low_level"] if low_level else [])]
+    columns += ["event_hash"] if with_hashes else []
     for rows in row_groups(part, columns, number):
-        hlf, matrices = to_matrix(rows.column("hlf"), layout.hlf_count), None
+        if lacking := [name for name in columns if rows.column(name).null_count]:
+            nulls = rows.column(lacking[0]).null_count
+            problem = f"no event may lack the column {lacking[0]}"
+            raise DataError(problem, where=part, found=f"{nulls} nulls")
+        hlf, labels = to_matrix(rows.column("hlf"), layout.hlf_count), rows.column("label")
+        label, classes = labels.to_numpy(), len(layout.classes)
+        if len(label) and not (label.min() >= 0 and label.max() < classes):
+            found = f"{sorted(set(label.tolist()))}"
+            raise DataError(f"labels are 0 to {classes - 1}", where=part, found=found)
+        if not np.isfinite(hlf).all():
+            found = "infinite, or no number"
+            raise DataError("the column hlf has finite numbers", where=part, found=found)
+        matrices = None
         if low_level:
-            matrices = to_matrix(rows.column("low_level"), layout.matrix).reshape(
-                -1, *layout.shape
-            )
-        yield Events(
-            layout,
-            hlf,
-            matrices,
-            rows.column("label").to_numpy(),
-            rows.column("weight").to_numpy(),
-        )
+            matrices = to_matrix(rows.column("low_level"), layout.matrix)
+            matrices = matrices.reshape(-1, *layout.shape)
+        hashes = rows.column("event_hash").to_numpy() if with_hashes else None
+        yield Events(layout, hlf, matrices, label, rows.column("weight").to_numpy(), hashes)
 
 
 def read_events(

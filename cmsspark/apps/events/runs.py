@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cmsspark.base import dates
-from cmsspark.base.errors import InputMissing, SettingsError
-from cmsspark.base.text.terminal import pluralize
+from cmsspark.base.errors import SettingsError
 from cmsspark.cli.options import DayType, output_options, require_store, store_options
 from cmsspark.filesystems.opening import files_for
-from cmsspark.filesystems.storage import Files, LocalFiles, is_local, join
+from cmsspark.filesystems.storage import Files, LocalFiles, is_local
 from cmsspark.run.provenance import versions
 from cmsspark.run.run_context import RunContext, running
 from cmsspark.settings.settings import load_settings
-from cmsspark.store import results
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,30 +86,6 @@ def event_run(request: EventRequest, job: str) -> Iterator[tuple[RunContext, Fil
         yield run_context, files, spark
 
 
-def latest_run(files: Files, fout: str, job: str, table: str, until: date) -> CurrentTable:
-    """Return the newest stored result of a job up to a day; ``path`` is the table, its
-    parent the folder of the run.
-
-    Raises InputMissing (66) where there is none, DataError (65) where the store is damaged.
-    """
-    base = join(fout, job)
-    names = (
-        [entry.name for entry in files.list_dir(base) if entry.is_dir]
-        if files.stat(base) is not None
-        else []
-    )
-    stored = [name for name in names if files.stat(join(base, name, "CURRENT")) is not None]
-    for name in sorted(stored, reverse=True):
-        if name <= until.isoformat():
-            return results.current(files, fout, job, table, date.fromisoformat(name))
-    raise InputMissing(
-        f"no result of {job} is stored",
-        where=base,
-        found=f"{pluralize(len(stored), 'day')} after {until}" if stored else "nothing",
-        next_step=f"run_spark {job} --fout {fout}",
-    )
-
-
 def find_run_folder(table: CurrentTable) -> str:
     """Return the folder of a run, from one of its tables."""
     return table.path.rstrip("/").rpartition("/")[0]
@@ -125,13 +99,14 @@ def finish(
     outcome: str,
 ) -> CurrentTable:
     """Make a run current, and log what it is. ``manifest``: what is special to the job."""
+    assert isinstance(run_context.interval, date)
     done = staged.commit(
         {
             **manifest,
             "warnings": warnings,
             "versions": versions(),
             "seconds": round(run_context.seconds(), 1),
-            "timestamp": dates.start_ms(find_first_day(run_context)),
+            "timestamp": dates.start_ms(run_context.interval),
         }
     )
     for text in warnings:
@@ -141,9 +116,3 @@ def finish(
     )
     run_context.manifest = done.manifest
     return done
-
-
-def find_first_day(run_context: RunContext) -> date:
-    """Return the day of a run of events."""
-    assert isinstance(run_context.interval, date)
-    return run_context.interval

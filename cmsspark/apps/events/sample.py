@@ -16,9 +16,9 @@ import numpy as np
 
 from cmsspark.apps.events import prepare
 from cmsspark.apps.events.layout import SCHEMA_FILE, EventLayout
-from cmsspark.apps.events.prepare import RESULT, make_rows, read_numbers, task_count
+from cmsspark.apps.events.prepare import RESULT, make_rows, spread, task_count
 from cmsspark.apps.events.root_files import PartWriter, keep_only, row_groups, to_matrix
-from cmsspark.apps.events.runs import EventRequest, event_run, find_run_folder, finish, latest_run
+from cmsspark.apps.events.runs import EventRequest, event_run, find_run_folder, finish
 from cmsspark.apps.events.scalers import CURVE_EVENTS, SCALERS_FILE, Moments, Scalers
 from cmsspark.base import dates
 from cmsspark.base.arrays import Array
@@ -27,6 +27,7 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.readable import json_text
 from cmsspark.filesystems.storage import Files, join
 from cmsspark.store.part_files import list_parts, open_part
+from cmsspark.store.stored_columns import newest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,54 +78,44 @@ def is_test(hashes: Array, fraction: float) -> Array:
 
 @dataclass(frozen=True)
 class KeysTask:
-    """Reads labels and hashes of parts: a row for each event."""
+    """Gives the keys of the events of a part: a row for each."""
 
-    parts: tuple[str, ...]
     seed: int
     test_fraction: float
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, part: str) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for number in read_numbers(batches):
-            for columns in row_groups(self.parts[number], ["label", "event_hash"]):
-                hashes = columns.column("event_hash").to_numpy()
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.array(make_keys(hashes, self.seed)),
-                        columns.column("label").combine_chunks(),
-                        pa.array(is_test(hashes, self.test_fraction)),
-                    ],
-                    ["key", "label", "is_test"],
-                )
+        for columns in row_groups(part, ["label", "event_hash"]):
+            hashes = columns.column("event_hash").to_numpy()
+            keys, of_test = make_keys(hashes, self.seed), is_test(hashes, self.test_fraction)
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "key": keys,
+                    "label": columns.column("label").combine_chunks(),
+                    "is_test": of_test,
+                }
+            )
 
 
 @dataclass(frozen=True)
 class ChosenTask:
-    """Reads whole events of parts: a row for each chosen one.
+    """Gives the whole chosen events of a part.
 
     ``last_keys``: by (is test, label) the last key that is chosen; ``counts``: the
     number of parts of train and test.
     """
 
-    parts: tuple[str, ...]
     seed: int
     test_fraction: float
     last_keys: dict[tuple[bool, int], int]
     counts: tuple[int, int]
     layout: EventLayout
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        names = [
-            "hlf",
-            "label",
-            "weight",
-            "event_hash",
-            *(["low_level"] if self.layout.has_matrix else []),
-        ]
-        for number in read_numbers(batches):
-            for columns in row_groups(self.parts[number], names):
-                yield self._rows(columns)
+    def __call__(self, part: str) -> Iterator[pa.RecordBatch]:
+        names = ["hlf", "label", "weight", "event_hash"]
+        names += ["low_level"] if self.layout.has_matrix else []
+        yield from map(self._rows, row_groups(part, names))
 
     def _rows(self, columns: pa.Table) -> pa.RecordBatch:
         import pyarrow as pa
@@ -339,11 +330,8 @@ def choose(
     """
     from pyspark.sql import functions as F
 
-    task = KeysTask(tuple(parts), options.seed, options.test_fraction)
-    size = events * KEY_BYTES
-    keys = spark.range(0, len(parts), 1, task_count(spark, len(parts), size)).mapInArrow(
-        task, KEYS_SCHEMA
-    )
+    task, size = KeysTask(options.seed, options.test_fraction), events * KEY_BYTES
+    keys = spread(spark, task, parts, size, KEYS_SCHEMA)
     # Keys are distinct but for few: they move once, and none of them would merge before.
     keys = keys.repartition(task_count(spark, len(parts), size), "key", "label", "is_test")
     distinct = keys.groupBy("key", "label", "is_test").agg(F.count(F.lit(1)).alias("n"))
@@ -439,7 +427,7 @@ def run(request: EventRequest, options: SampleOptions) -> CurrentTable:
         event_run(request, NAME) as (run_context, store, spark),
         run_context.staged(store) as staged,
     ):
-        source = latest_run(store, request.fout, prepare.NAME, prepare.TABLE, request.day)
+        _, source = newest(store, request.fout, prepare.TABLE, request.day)
         folder = join(find_run_folder(source), prepare.FOLDER)
         schema = join(find_run_folder(source), SCHEMA_FILE)
         layout = EventLayout.from_json(store.read_bytes(schema), schema)
@@ -530,16 +518,9 @@ def _write(
     for folder in folders:
         store.make_dirs(folder)
     read = ChosenTask(
-        tuple(parts),
-        options.seed,
-        options.test_fraction,
-        choice.last_keys,
-        (counts[0], counts[1]),
-        layout,
+        options.seed, options.test_fraction, choice.last_keys, (counts[0], counts[1]), layout
     )
-    chosen = spark.range(0, len(parts), 1, task_count(spark, len(parts), size)).mapInArrow(
-        read, ROWS_SCHEMA
-    )
+    chosen = spread(spark, read, parts, size, ROWS_SCHEMA)
     with _small_batches(spark, layout.has_matrix), spark_progress(spark, "writing the sample"):
         shuffled = chosen.repartition(sum(counts), "part").sortWithinPartitions(
             "part", "key", "label", "weight"

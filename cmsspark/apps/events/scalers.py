@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from cmsspark.apps.events.layout import EventLayout, layout_in
+from cmsspark.apps.events.layout import EventLayout, layout_in, read_file
 from cmsspark.base.arrays import Array
-from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.errors import DataError
 
 SCALERS_FILE: Final = "scalers.json"
 #: Events that curves are fitted to, the first of a sample: these are a random choice.
@@ -210,9 +210,10 @@ class Scalers:
         return {"format_version": 1, "hlf": hlf, "low_level": low_level, "mean_weights": means}
 
     @classmethod
-    def from_dict(cls, document: dict[str, Any], where: object = None) -> Self:
+    def from_json(cls, text: bytes, where: object = None) -> Self:
         """Return the scalers of a ``scalers.json``. Raises DataError (65) where it is none."""
         try:
+            document = json.loads(text)
             hlf, low_level = document["hlf"], document["low_level"]
             parts = [
                 np.asarray(hlf["minimum"], np.float64),
@@ -246,15 +247,10 @@ class Scalers:
         Raises InputMissing (66), DataError (65).
         """
         path = Path(folder, SCALERS_FILE)
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputMissing(
-                "no scalers", where=path, next_step="name the folder of a sample"
-            ) from None
-        except ValueError as error:
-            raise DataError("these are not scalers", where=path, found=str(error)) from None
-        scalers, layout = cls.from_dict(document, path), layout_in(Path(folder))
+        scalers, layout = (
+            cls.from_json(read_file(path, "no scalers"), path),
+            layout_in(Path(folder)),
+        )
         sizes = (len(scalers.minimum), 0 if scalers.mean is None else len(scalers.mean))
         if sizes[0] != layout.hlf_count or sizes[1] not in (0, len(layout.columns)):
             expected = f"{layout.hlf_count} features and {len(layout.columns)} columns"

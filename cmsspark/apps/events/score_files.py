@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
@@ -24,12 +25,10 @@ from cmsspark.apps.events.prepare import (
     RangeResult,
     check_damaged,
     inspect_files,
-    make_rows,
     peak_memory,
-    read_numbers,
+    read_files,
     read_or_reason,
-    run_tasks,
-    task_count,
+    spread,
     with_tree,
 )
 from cmsspark.apps.events.root_files import (
@@ -38,12 +37,10 @@ from cmsspark.apps.events.root_files import (
     EventFile,
     InspectedFile,
     PartWriter,
-    estimate_bytes,
     event_groups,
     file_system,
     find_inputs,
     keep_only,
-    split_ranges,
 )
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base.arrays import Array
@@ -73,25 +70,20 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ScorePartsTask:
-    """For each id of the batches the part of that number: labels, weights and
-    probabilities of its events.
-    """
+class ScorePartTask:
+    """Gives labels, weights and probabilities of the events of a part."""
 
-    parts: tuple[str, ...]
     model: str
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, part: str) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        model = load_shipped(self.model)
-        for number in read_numbers(batches):
-            for labels, weights, scores in scored_part(model, self.parts[number]):
-                ends = pa.array(np.arange(len(scores) + 1, dtype=np.int32) * scores.shape[1])
-                flat = pa.array(np.ascontiguousarray(scores, np.float32).reshape(-1))
-                probabilities = pa.ListArray.from_arrays(ends, flat)
-                columns = [pa.array(labels), pa.array(weights), probabilities]
-                yield pa.RecordBatch.from_arrays(columns, ["label", "weight", "probabilities"])
+        for labels, weights, scores in scored_part(load_shipped(self.model), part):
+            ends = pa.array(np.arange(len(scores) + 1, dtype=np.int32) * scores.shape[1])
+            flat = pa.array(np.ascontiguousarray(scores, np.float32).reshape(-1))
+            probabilities = pa.ListArray.from_arrays(ends, flat)
+            columns = [pa.array(labels), pa.array(weights), probabilities]
+            yield pa.RecordBatch.from_arrays(columns, ["label", "weight", "probabilities"])
 
 
 def scores_schema(layout: EventLayout) -> pa.Schema:
@@ -109,26 +101,18 @@ def scores_schema(layout: EventLayout) -> pa.Schema:
 
 
 @dataclass(frozen=True)
-class ScoreFilesTask:
-    """For each id of the batches the entry range of that number: its scores as a part
-    in ``folder``.
-
-    A row of the result is a :class:`RangeResult` as JSON; a range that cannot be read
-    has a reason and no part.
+class ScoreRangeTask:
+    """Writes the scores of an entry range with a number as a part in ``folder``; a range
+    that cannot be read has a reason and no part.
     """
 
-    ranges: tuple[EntryRange, ...]
     definition: Definition
     model: str
     folder: str
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        model = load_shipped(self.model)
-        return make_rows(self._score(model, number) for number in read_numbers(batches))
-
-    def _score(self, model: Model, number: int) -> RangeResult:
-        part = self.ranges[number]
-        chunk = read_or_reason(part, self.definition)
+    def __call__(self, numbered: tuple[int, EntryRange]) -> RangeResult:
+        number, part = numbered
+        model, chunk = load_shipped(self.model), read_or_reason(part, self.definition)
         if isinstance(chunk, str):
             return RangeResult(number, reason=chunk)
         with PartWriter(self.folder, number, scores_schema(model.layout)) as writer:
@@ -170,6 +154,7 @@ def _scored(
     }
 
 
+@cache
 def load_shipped(model: str) -> Model:
     """Return the model of a folder that :func:`cmsspark.engines.broadcast_files.ship`
     made available.
@@ -188,13 +173,11 @@ def predictions(spark: SparkSession, model_folder: Path, parts: Sequence[Entry])
 
     if not parts:
         raise DataError("there are no events to judge by")
-    task = ScorePartsTask(tuple(part.path for part in parts), ship(spark, model_folder))
-    tasks = task_count(spark, len(parts), sum(part.size for part in parts))
+    task, paths = ScorePartTask(ship(spark, model_folder)), [part.path for part in parts]
+    size = sum(part.size for part in parts)
     try:
         with spark_progress(spark, "judging the model"):
-            rows = (
-                spark.range(0, len(parts), 1, tasks).mapInArrow(task, LABELLED_SCHEMA).toPandas()
-            )
+            rows = spread(spark, task, paths, size, LABELLED_SCHEMA).toPandas()
     except Exception as error:
         raise unwrap_cause(error) from None
     labels = rows["label"].to_numpy(np.int64)
@@ -346,7 +329,6 @@ def _score(
 
     seen = inspect_files(spark, [EventFile(path, None) for path in paths], request.definition)
     check([file for file in seen if file.reason])
-    ranges = tuple(split_ranges([file for file in seen if not file.reason], request.range_events))
     output = os.path.abspath(local_path(output)) if is_local(output) else output.rstrip("/")
     head, _, name = output.rpartition("/")
     # Neither Spark nor we take such a name for scores.
@@ -354,26 +336,17 @@ def _score(
     store.delete(aside)
     store.make_dirs(aside)
     try:
-        task = ScoreFilesTask(ranges, request.definition, ship(spark, request.model), aside)
-        results = run_tasks(
-            spark, task, RangeResult, len(ranges), estimate_bytes(ranges), "scoring events"
-        )
-        failed = {ranges[result.number].path: result.reason for result in results if result.reason}
-        bad = [replace(file, reason=file.reason or failed.get(file.path, "")) for file in seen]
-        bad = [file for file in bad if file.reason]
-        check(bad)
-        succeeded = [
-            result
-            for result in results
-            if result.part and ranges[result.number].path not in failed
-        ]
+        task = ScoreRangeTask(request.definition, ship(spark, request.model), aside)
+        done = read_files(spark, seen, task, request.range_events, "scoring events")
+        check(done.left_out)
+        succeeded = done.stored
         keep_only(store, aside, [result.part for result in succeeded])
         if not succeeded:
             _write_empty(aside, request.model)
-        used = [file for file in seen if file.path not in {file.path for file in bad}]
         listed = [
             {"file": file.path, "event_count": file.events, "weight_sum": file.weight_sum}
-            for file in used
+            for file in done.files
+            if not file.reason
         ]
         store.write_bytes(join(aside, FILES), json.dumps(listed, indent=1).encode())
         if not _is_new(store, output):
@@ -383,7 +356,9 @@ def _score(
     finally:
         store.delete(aside)
     return Scored(
-        sum(file.events for file in seen), sum(result.rows for result in succeeded), tuple(bad)
+        sum(file.events for file in seen),
+        sum(result.rows for result in succeeded),
+        tuple(done.left_out),
     )
 
 

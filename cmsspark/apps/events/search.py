@@ -15,14 +15,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from cmsspark.apps.events.evaluation import evaluate, write_history, write_result
-from cmsspark.apps.events.models import write_model
-from cmsspark.apps.events.prepare import RESULT, make_rows, read_numbers
+from cmsspark.apps.events.prepare import RESULT, as_row, spread
 from cmsspark.apps.events.root_files import Events, read_events
 from cmsspark.apps.events.runs import EventRequest, event_run, finish
 from cmsspark.apps.events.sample import TEST, TRAIN
@@ -43,9 +43,6 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import Files, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from cmsspark.store.results import CurrentTable
@@ -103,20 +100,16 @@ class TrialResult:
 class TrialTask:
     """Trains one model in a task; ``events`` is broadcast: events and scalers."""
 
-    parameters: dict[str, float]
     seed: int
     events: Any
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return make_rows(self._result() for _ in read_numbers(batches))
-
-    def _result(self) -> TrialResult:
+    def __call__(self, parameters: dict[str, float]) -> TrialResult:
         import time
 
         began = time.monotonic()
         events, scalers = self.events.value
         # A task has one core.
-        model, _ = fit_xgboost(events, scalers, self.parameters, self.seed, 1)
+        model, _ = fit_xgboost(events, scalers, parameters, self.seed, 1)
         start = validation_start(len(events.labels))
         weights = scalers.weights(events.labels, events.weights)[start:]
         judged = evaluate(
@@ -127,7 +120,7 @@ class TrialTask:
         )
         seconds = round(time.monotonic() - began, 2)
         return TrialResult(
-            self.parameters, judged.auc, judged.accuracy, judged.log_loss, model.rounds, seconds
+            parameters, judged.auc, judged.accuracy, judged.log_loss, model.rounds, seconds
         )
 
 
@@ -154,10 +147,10 @@ def draw_trials(options: SearchOptions) -> list[dict[str, float]]:
 
 def _drawn(rng: np.random.Generator) -> dict[str, float]:
     values: dict[str, float] = {}
-    for name, (low, high, spread) in RANGES.items():
-        if spread == "whole":
+    for name, (low, high, scale) in RANGES.items():
+        if scale == "whole":
             values[name] = int(rng.integers(int(low), int(high) + 1))
-        elif spread == "log":
+        elif scale == "log":
             values[name] = round(float(np.exp(rng.uniform(np.log(low), np.log(high)))), 4)
         else:
             values[name] = round(float(rng.uniform(low, high)), 4)
@@ -189,7 +182,7 @@ def run(request: EventRequest, options: SearchOptions) -> CurrentTable:
             )
             folder = Path(aside, FOLDER)
             model, history = fit_xgboost(events, scalers, best.parameters, options.seed, 0)
-            write_model(folder, model, best.parameters, options.seed, local)
+            model.save(folder, scalers, best.parameters, options.seed)
             write_history(folder, history)
             evaluation = judge(spark, folder, sample.parts(store, TEST))
             facts = {
@@ -267,8 +260,8 @@ class _Trials:
     def _trial(
         self, spark: SparkSession, parameters: dict[str, float], broadcast: Any
     ) -> TrialResult:
-        task = TrialTask(parameters, self.options.seed, broadcast)
-        row = spark.range(0, 1, 1, 1).mapInArrow(task, RESULT).collect()[0]
+        task = TrialTask(self.options.seed, broadcast)
+        row = spread(spark, partial(as_row, task), [parameters], 0, RESULT).collect()[0]
         with self._lock:
             self.files.write_bytes(self._path(parameters), row["result"].encode())
         return TrialResult(**json.loads(row["result"]))

@@ -24,10 +24,9 @@ from cmsspark.apps.events.models import (
     XgboostModel,
     read_description,
     require_xgboost,
-    write_model,
 )
 from cmsspark.apps.events.root_files import Events, read_events
-from cmsspark.apps.events.runs import EventRequest, event_run, find_run_folder, finish, latest_run
+from cmsspark.apps.events.runs import EventRequest, event_run, find_run_folder, finish
 from cmsspark.apps.events.sample import TEST, TRAIN
 from cmsspark.apps.events.scalers import SCALERS_FILE, Scalers
 from cmsspark.apps.events.score_files import judge
@@ -37,6 +36,7 @@ from cmsspark.base.errors import DataError, UsageError
 from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import Entry, Files, is_local, join, local_path
 from cmsspark.store.part_files import list_parts
+from cmsspark.store.stored_columns import newest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +87,7 @@ class StoredSample:
 
 def find_sample(files: Files, fout: str, until: date) -> StoredSample:
     """Return the newest sample of a store up to a day. Raises InputMissing (66), DataError (65)."""
-    run = latest_run(files, fout, sample.NAME, sample.TABLE, until)
+    _, run = newest(files, fout, sample.TABLE, until)
     document = run.manifest.document
     counts = {name: int(document["folders"][name]["rows"]) for name in (TRAIN, TEST)}
     about = document["sample"]
@@ -376,7 +376,7 @@ def train_model(
     with on_this_host(store, sample.folder, (TRAIN,)) as local:
         events, scalers = read_events(local / TRAIN), Scalers.load(local)
         model, history = fit_xgboost(events, scalers, parameters, options.seed, 0, kind)
-        write_model(folder, model, parameters, options.seed, local)
+        model.save(folder, scalers, parameters, options.seed)
     if kind == "xgboost":
         write_history(folder, history)
 

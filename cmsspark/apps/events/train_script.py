@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
+from click import Choice, option
 
 from cmsspark.apps.events.network_training import Training, World, train
 from cmsspark.apps.events.networks import KINDS, require_jax
@@ -23,37 +24,37 @@ _FLUSH_SECONDS: Final = 5
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("sample", type=click.Path(path_type=Path))
-@click.option("--model", type=click.Choice(list(KINDS)), default="hlf", help="Which network.")
-@click.option(
+@option("--model", type=Choice(list(KINDS)), default="hlf", help="Which network.")
+@option(
     "--steps",
     type=int,
     default=0,
     show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
     help="Most steps.",
 )
-@click.option(
+@option(
     "--epochs", type=int, default=0, show_default="by --steps", help="Most passes over the sample."
 )
-@click.option("--batch", type=int, default=64, help="Events a step and worker.")
-@click.option("--learning-rate", type=float, default=3e-3, help="Learning rate of one worker.")
-@click.option(
+@option("--batch", type=int, default=64, help="Events a step and worker.")
+@option("--learning-rate", type=float, default=3e-3, help="Learning rate of one worker.")
+@option(
     "--patience",
     type=int,
     default=5,
     help="Validations in a row without improvement before it stops.",
 )
-@click.option("--seed", type=int, default=0, help="Seed of weights, order and dropout.")
-@click.option(
+@option("--seed", type=int, default=0, help="Seed of weights, order and dropout.")
+@option(
     "--output",
     type=click.Path(path_type=Path),
     help="Folder of the result. [default: the launcher's]",
 )
-@click.option(
+@option(
     "--tensorboard",
     is_flag=True,
     help="Also write OUTPUT/tensorboard; needs cmsspark[tensorboard].",
 )
-@click.option("--dry-run", is_flag=True, help="Only check the arguments.")
+@option("--dry-run", is_flag=True, help="Only check the arguments.")
 def command(
     sample: Path, output: Path | None, dry_run: bool, tensorboard: bool, **values: object
 ) -> None:

@@ -368,7 +368,7 @@ def test_without_events_or_a_sample_the_job_to_run_is_named(spark: Any, tmp_path
         (lambda: sample.run(request_in(tmp_path), sample.SampleOptions()), "events_prepare"),
         (lambda: train.run(request_in(tmp_path), train.TrainOptions()), "events_sample"),
     ):
-        with pytest.raises(InputMissing, match=f"no result of {wanted} is stored"):
+        with pytest.raises(InputMissing, match=f"no day of {wanted} is stored"):
             run()
 
 

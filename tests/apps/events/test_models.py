@@ -21,7 +21,7 @@ from cmsspark.apps.events.evaluation import (
 )
 from cmsspark.apps.events.jobs import KINDS
 from cmsspark.apps.events.layout import TOPOLOGY
-from cmsspark.apps.events.models import ABOUT, load, read_description, write_model
+from cmsspark.apps.events.models import ABOUT, load, read_description
 from cmsspark.apps.events.root_files import Events, PartWriter
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
@@ -96,7 +96,7 @@ def test_a_forest_is_one_round_of_trees_in_xgboosts_own_file(sample: Path, tmp_p
 
     parameters = parse_parameters("forest", ("trees=20", "depth=4"))
     model, _ = fit_xgboost(EVENTS, SCALERS, parameters, 3, 1, "forest")
-    write_model(tmp_path, model, parameters, 3, sample)
+    model.save(tmp_path, SCALERS, parameters, 3)
     booster = xgboost.Booster(model_file=str(tmp_path / "xgboost.ubj"))
     # A tree for each class.
     assert len(booster.get_dump()) == 20 * 3 and booster.num_boosted_rounds() == 1
@@ -115,7 +115,7 @@ def test_boosting_stops_where_it_no_longer_helps_and_a_seed_is_a_model(
     parameters = parse_parameters("xgboost", ("depth=3", "rate=0.5", "subsample=0.7"))
     model, history = fit_xgboost(EVENTS, SCALERS, parameters, 4, 1)
     assert model.rounds < len(history) < 300
-    write_model(tmp_path / "model", model, parameters, 4, sample)
+    model.save(tmp_path / "model", SCALERS, parameters, 4)
     again, _ = fit_xgboost(EVENTS, SCALERS, parameters, 4, 1)
     other, _ = fit_xgboost(EVENTS, SCALERS, parameters, 5, 1)
     scores = load(tmp_path / "model").predict(HLF, None)
@@ -172,13 +172,8 @@ def test_trials_are_the_same_for_the_same_seed_and_inside_their_ranges() -> None
 
 def test_evaluate_writes_the_result_beside_a_model(sample: Path, tmp_path: Path) -> None:
     parameters = parse_parameters("xgboost", ("trees=20",))
-    write_model(
-        tmp_path / "model",
-        fit_xgboost(EVENTS, SCALERS, parameters, 0, 1)[0],
-        parameters,
-        0,
-        sample,
-    )
+    model, _ = fit_xgboost(EVENTS, SCALERS, parameters, 0, 1)
+    model.save(tmp_path / "model", SCALERS, parameters, 0)
     ended = CliRunner().invoke(
         command, ["evaluate", "--model", f"{tmp_path}/model", "--sample", str(sample)]
     )
@@ -213,7 +208,7 @@ def test_the_page_of_weighted_events_says_that_its_sums_are_of_weights(
 ) -> None:
     parameters = parse_parameters("xgboost", ("trees=3",))
     model, _ = fit_xgboost(EVENTS, SCALERS, parameters, 0, 1)
-    write_model(tmp_path, model, parameters, 0, sample)
+    model.save(tmp_path, SCALERS, parameters, 0)
     for weights, heading in ((None, ">events<"), (np.full(600, 1.5), ">sum of weights<")):
         write_result(tmp_path, evaluate(LABELS, model.predict(HLF), TOPOLOGY.classes, weights), {})
         assert heading in (tmp_path / "report.html").read_text()

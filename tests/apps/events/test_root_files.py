@@ -18,6 +18,7 @@ from cmsspark.apps.events import prepare
 from cmsspark.apps.events.demo_run import MODELS, make_events, write_files, write_tree
 from cmsspark.apps.events.prepare import (
     RangeResult,
+    ReadFiles,
     check_damaged,
     cutflow,
     cutflow_table,
@@ -226,7 +227,7 @@ def test_the_cuts_add_up_to_the_events_of_each_file_and_class() -> None:
         RangeResult(1, "q", 3, cuts(3, 1)),
         RangeResult(2, reason="torn late"),
     ]
-    counts = sum_counts(files, ["a", "a", "b"], results, CUTS, CLASSES)
+    counts = sum_counts(ReadFiles.merge(files, ["a", "a", "b"], results), CUTS, CLASSES)
     flow = cutflow(counts)
     assert flow["qcd"] | {"files": 0} == {
         "files": 0,
@@ -253,9 +254,8 @@ def test_the_cuts_add_up_to_the_events_of_each_file_and_class() -> None:
 
 def test_cuts_that_do_not_add_up_are_an_error() -> None:
     with pytest.raises(DataError, match="add up"):
-        sum_counts(
-            [InspectedFile("a", 0, 10)], ["a"], [RangeResult(0, "p", 4, cuts(4, 2))], CUTS, CLASSES
-        )
+        results = [RangeResult(0, "p", 4, cuts(4, 2))]
+        sum_counts(ReadFiles.merge([InspectedFile("a", 0, 10)], ["a"], results), CUTS, CLASSES)
 
 
 def test_damaged_files_are_refused_unless_they_are_accepted() -> None:
