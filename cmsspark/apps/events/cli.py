@@ -12,7 +12,7 @@ import click
 import numpy as np
 from click import FloatRange, IntRange, option
 
-from cmsspark.apps.events.models import NETWORKS, read_description
+from cmsspark.apps.events.layout import NETWORKS, read_description
 from cmsspark.apps.events.networks import GRU_WIDTH, HIDDEN, Network, load
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base import extras
@@ -352,8 +352,8 @@ def _onnx_model(network: Network) -> Any:
     )
     model = parser.parse_model(text)
     for name, value in constants.items():
-        whole = np.asarray(value).dtype.kind == "i"
-        array = np.ascontiguousarray(value, np.int64 if whole else np.float32)
+        is_index = np.asarray(value).dtype.kind == "i"
+        array = np.ascontiguousarray(value, np.int64 if is_index else np.float32)
         if any(name in node.input for node in model.graph.node):
             model.graph.initializer.append(numpy_helper.from_array(array, name))
     facts = {

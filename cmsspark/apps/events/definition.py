@@ -298,7 +298,7 @@ class _Checks:
         #: The columns of what has a name: none of numbers, None if it cannot be told.
         self.columns_of: dict[str, frozenset[str] | None] = {
             **dict.fromkeys(self.spec.event, frozenset[str]()),
-            **{name: frozenset(each.columns) for name, each in self.spec.collections.items()},
+            **{name: frozenset(entry.columns) for name, entry in self.spec.collections.items()},
         }
 
     def check(self) -> None:

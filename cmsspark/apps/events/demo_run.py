@@ -15,8 +15,8 @@ import numpy as np
 
 from cmsspark.apps.events import prepare, require_events, sample, search, train
 from cmsspark.apps.events.definition import default_definition
-from cmsspark.apps.events.layout import TOPOLOGY
-from cmsspark.apps.events.models import NETWORKS, require_xgboost
+from cmsspark.apps.events.layout import NETWORKS, TOPOLOGY
+from cmsspark.apps.events.models import require_xgboost
 from cmsspark.apps.events.runs import EventRequest
 from cmsspark.apps.events.score_files import ScoreRequest, score_files
 from cmsspark.base.arrays import Array

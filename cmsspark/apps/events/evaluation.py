@@ -14,8 +14,7 @@ import numpy as np
 from markupsafe import Markup
 
 from cmsspark import __version__
-from cmsspark.apps.events.layout import EventLayout, layout_in
-from cmsspark.apps.events.models import ABOUT, NETWORKS, read_description
+from cmsspark.apps.events.layout import ABOUT, NETWORKS, EventLayout, layout_in, read_description
 from cmsspark.apps.events.root_files import event_groups, sample_parts
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.base import dates

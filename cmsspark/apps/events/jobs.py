@@ -258,8 +258,8 @@ def train_command(
 
     if budget["steps"] and budget["epochs"]:
         raise UsageError("--steps and --epochs are both the budget", next_step="give one of them")
-    given = {f"--{name.replace('_', '-')}": str(value) for name, value in budget.items() if value}
-    arguments = tuple(word for pair in given.items() for word in pair)
+    typed = {f"--{name.replace('_', '-')}": str(value) for name, value in budget.items() if value}
+    arguments = tuple(word for pair in typed.items() for word in pair)
     networks = BarrierTrainer(request.settings.state_dir / "training", workers, arguments, retries)
     options = train.TrainOptions(kinds, parameters, seed, networks)
     print_outcome(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -31,6 +31,7 @@ ROWS: Final = "rows"
 #: The file that describes the events of a folder: of a sample, of prepared events, or
 #: that a model learned from.
 SCHEMA_FILE: Final = "schema.json"
+SCALERS_FILE: Final = "scalers.json"
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,87 @@ def read_file(path: Path, problem: str, next_step: str = "name the folder of a s
 def write_json(path: Path, document: Any) -> None:
     """Write a document of a folder."""
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+# The folder of a model: what kinds there are, and how one is described.
+
+MODEL_FILE: Final = "model.json"
+BOOSTER_FILE: Final = "xgboost.ubj"
+WEIGHTS_FILE: Final = "weights.npz"
+#: What a folder has of a model, without what judges it.
+MODEL_FILES: Final = (MODEL_FILE, BOOSTER_FILE, WEIGHTS_FILE, SCALERS_FILE, SCHEMA_FILE)
+FORMAT_VERSION: Final = 1
+#: Each kind with what it is.
+TREE_KINDS: Final[Mapping[str, str]] = {
+    "forest": "random forest on the high-level features (XGBoost)",
+    "xgboost": "gradient boosted trees on the high-level features (XGBoost)",
+}
+NETWORKS: Final[Mapping[str, str]] = {
+    "hlf": "network on the high-level features: 50, 20, 10 units",
+    "sequence": "recurrent network on the sequence of particles: a GRU of width 50",
+    "inclusive": "recurrent network on particles together with the high-level features",
+}
+ABOUT: Final[Mapping[str, str]] = {**TREE_KINDS, **NETWORKS}
+#: What a kind reads, if not the features alone.
+_INPUTS: Final = {"sequence": ["low_level"], "inclusive": ["hlf", "low_level"]}
+
+
+def read_columns(kind: str) -> list[str]:
+    """Return the columns of events that a kind of model reads."""
+    return _INPUTS.get(kind, ["hlf"])
+
+
+def read_description(folder: str | Path) -> dict[str, Any]:
+    """Return the content of ``model.json``. Raises InputMissing (66) without one,
+    DataError (65) for another format.
+    """
+    path = Path(folder, MODEL_FILE)
+    text = read_file(path, "the model has no folder here", "run_spark events_train")
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise DataError(
+            "the description of a model is damaged", where=path, found=str(error)
+        ) from None
+    version = document.get("format_version") if isinstance(document, dict) else None
+    if version != FORMAT_VERSION or document.get("kind") not in ABOUT:
+        raise DataError(
+            f"no model of format {FORMAT_VERSION} of one of the kinds {', '.join(ABOUT)}",
+            where=path,
+            found=f"format {version}",
+            next_step="use the version of cmsspark that wrote it, or train it again",
+        )
+    described: dict[str, Any] = document
+    return described
+
+
+def write_model(
+    folder: Path,
+    kind: str,
+    layout: EventLayout,
+    scalers: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    seed: int,
+    write_weights: Callable[[Path], object],
+) -> None:
+    """Write a model into a folder, which is made: ``model.json`` at last, the scalers and
+    the schema of what it learned from, and what ``write_weights`` writes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_weights(folder)
+    write_json(folder / SCHEMA_FILE, layout.document(origin=False))
+    write_json(folder / SCALERS_FILE, scalers)
+    # Last: a folder with this file is whole.
+    described = {
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "inputs": read_columns(kind),
+        "features": list(layout.feature_names),
+        "classes": list(layout.class_names),
+        "parameters": dict(parameters),
+        "seed": seed,
+    }
+    write_json(folder / MODEL_FILE, described)
 
 
 # What the kernel ``lepton_topology`` computes: its features, and the groups and columns

@@ -19,10 +19,13 @@ from typing import Any, Final
 import numpy as np
 
 from cmsspark.apps.events import gru
-from cmsspark.apps.events.layout import DELTA_R, TOPOLOGY, EventLayout, layout_in
-from cmsspark.apps.events.models import (
+from cmsspark.apps.events.layout import (
+    DELTA_R,
     NETWORKS,
+    TOPOLOGY,
     WEIGHTS_FILE,
+    EventLayout,
+    layout_in,
     read_columns,
     read_description,
     write_model,
@@ -275,7 +278,8 @@ class Network:
             arrays: Any = {name: np.asarray(value) for name, value in self.weights.items()}
             np.savez(target / WEIGHTS_FILE, **arrays)
 
-        write_model(Path(folder), self, self.scalers, self.parameters, self.seed, write)
+        of_sample = self.layout, self.scalers.as_dict()
+        write_model(Path(folder), self.kind, *of_sample, self.parameters, self.seed, write)
 
 
 def load(folder: str | Path) -> Network:

@@ -624,11 +624,12 @@ def event_groups(
         hlf, labels = to_matrix(rows.column("hlf"), layout.hlf_count), rows.column("label")
         label, classes = labels.to_numpy(), len(layout.classes)
         if len(label) and not (label.min() >= 0 and label.max() < classes):
-            found = f"{sorted(set(label.tolist()))}"
-            raise DataError(f"labels are 0 to {classes - 1}", where=part, found=found)
+            labels_text = f"{sorted(set(label.tolist()))}"
+            raise DataError(f"labels are 0 to {classes - 1}", where=part, found=labels_text)
         if not np.isfinite(hlf).all():
-            found = "infinite, or no number"
-            raise DataError("the column hlf has finite numbers", where=part, found=found)
+            raise DataError(
+                "the column hlf has finite numbers", where=part, found="infinite, or no number"
+            )
         matrices = None
         if low_level:
             matrices = to_matrix(rows.column("low_level"), layout.matrix)

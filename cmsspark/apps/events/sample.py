@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cmsspark.apps.events import prepare
-from cmsspark.apps.events.layout import SCHEMA_FILE, EventLayout
+from cmsspark.apps.events.layout import SCALERS_FILE, SCHEMA_FILE, EventLayout
 from cmsspark.apps.events.prepare import RESULT, make_rows, spread, task_count
 from cmsspark.apps.events.root_files import PartWriter, keep_only, row_groups, to_matrix
 from cmsspark.apps.events.runs import EventRequest, event_run, find_run_folder, finish
-from cmsspark.apps.events.scalers import CURVE_EVENTS, SCALERS_FILE, Moments, Scalers
+from cmsspark.apps.events.scalers import CURVE_EVENTS, Moments, Scalers
 from cmsspark.base import dates
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError, OutputError

@@ -15,11 +15,10 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from cmsspark.apps.events.layout import EventLayout, layout_in, read_file
+from cmsspark.apps.events.layout import SCALERS_FILE, EventLayout, layout_in, read_file
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import DataError
 
-SCALERS_FILE: Final = "scalers.json"
 #: Events that curves are fitted to, the first of a sample: these are a random choice.
 CURVE_EVENTS: Final = 50_000
 #: Heights of the knots of a curve, in deviations of a normal distribution.

@@ -18,17 +18,12 @@ import numpy as np
 
 from cmsspark.apps.events import sample
 from cmsspark.apps.events.evaluation import Evaluation, write_history, write_result
-from cmsspark.apps.events.layout import SCHEMA_FILE
-from cmsspark.apps.events.models import (
-    NETWORKS,
-    XgboostModel,
-    read_description,
-    require_xgboost,
-)
+from cmsspark.apps.events.layout import NETWORKS, SCALERS_FILE, SCHEMA_FILE, read_description
+from cmsspark.apps.events.models import XgboostModel, require_xgboost
 from cmsspark.apps.events.root_files import Events, read_events
 from cmsspark.apps.events.runs import EventRequest, event_run, find_run_folder, finish
 from cmsspark.apps.events.sample import TEST, TRAIN
-from cmsspark.apps.events.scalers import SCALERS_FILE, Scalers
+from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.score_files import judge
 from cmsspark.base import dates
 from cmsspark.base.arrays import Array

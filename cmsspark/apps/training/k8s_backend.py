@@ -139,8 +139,8 @@ def translated(
         next_step = "change --cpus, --memory or --pod-template as the message says, or ask the administrators"
     elif status == 403:
         next_step = role_step
-    found = f"{status} {message}" if kind is ApiAway else message
-    return kind(f"{action}{text}", where=where, found=found, next_step=next_step)
+    answer = f"{status} {message}" if kind is ApiAway else message
+    return kind(f"{action}{text}", where=where, found=answer, next_step=next_step)
 
 
 # What a worker left in its pod, fetched through the API server while the pod waits for

@@ -20,8 +20,8 @@ from cmsspark.apps.events.evaluation import (
     write_result,
 )
 from cmsspark.apps.events.jobs import KINDS
-from cmsspark.apps.events.layout import TOPOLOGY
-from cmsspark.apps.events.models import ABOUT, load, read_description
+from cmsspark.apps.events.layout import ABOUT, TOPOLOGY, read_description
+from cmsspark.apps.events.models import load
 from cmsspark.apps.events.root_files import Events, PartWriter
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
