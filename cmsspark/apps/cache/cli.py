@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click import option
 
 from cmsspark.base import extras
 from cmsspark.base.errors import InputMissing, UsageError
@@ -30,22 +31,20 @@ _FILE_POLICIES: Final = ("lru", "sieve", "s3fifo", "gdsf", "slru", "2q")
 POLICIES: Final = (*_FILE_POLICIES, "learned")
 
 
-seed_option = click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of the order within a stored day."
-)
-bound_option = click.option(
+seed_option = option("--seed", type=int, default=0, help="Seed of the order within a stored day.")
+bound_option = option(
     "--bound", is_flag=True, help="Compute the bound, too, which sorts all requests."
 )
-policies_option = click.option(
+policies_option = option(
     "--policy",
     "policies",
     multiple=True,
     help=f"Policy; repeatable. [default: {', '.join(POLICIES)}; learned is for stored days only]",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_json = option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group("cache", cls=CommandGroup)
+@click.group("cache", cls=CommandGroup, context_settings={"show_default": True})
 def command() -> None:
     """Replay traces through caches of given sizes: policies, bounds, and the size that
     a site needs. Needs cmsspark[cache].
@@ -57,16 +56,16 @@ def command() -> None:
 
 
 def _trace_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
+    for decorate in (
         seed_option,
-        click.option(
+        option(
             "--site",
             type=SITE,
             help="Requests at this site. [default: all sites, as if they shared one cache]",
         ),
         click.argument("file", required=False, type=click.Path(path_type=Path)),
     ):
-        function = option(function)
+        function = decorate(function)
     return store_options(period_options(function))
 
 
@@ -130,7 +129,7 @@ def _trace(
 @command.command("compare")
 @_trace_options
 @policies_option
-@click.option(
+@option(
     "--size",
     "size_texts",
     multiple=True,
@@ -193,15 +192,10 @@ def compare_command(
 
 @command.command("size")
 @_trace_options
-@click.option(
+@option(
     "--target", type=FiniteRange(0, 1), required=True, help="Byte misses to reach, such as 0.2."
 )
-@click.option(
-    "--policy",
-    default="lru",
-    show_default=True,
-    help="Policy; cmsspark cache policies lists them.",
-)
+@option("--policy", default="lru", help="Policy; cmsspark cache policies lists them.")
 @_json
 def size_command(target: float, policy: str, as_json: bool, **source: Any) -> None:
     """Print the least cache whose byte misses stay within a target, to a hundredth.

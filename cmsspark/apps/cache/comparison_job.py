@@ -50,7 +50,11 @@ _SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
 _ALL: Final = "all"
 
 
-@click.command(NAME, help=f"{JOB.about}. Exit codes: cmsspark help exit-codes.")
+@click.command(
+    NAME,
+    help=f"{JOB.about}. Exit codes: cmsspark help exit-codes.",
+    context_settings={"show_default": True},
+)
 @period_options
 @click.option(
     "--site",

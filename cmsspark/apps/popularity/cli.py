@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click import IntRange, option
 
 from cmsspark.apps.popularity.jobs import (
     EVALUATED,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from cmsspark.apps.popularity.training import Label
 
 
-@click.group("popularity", cls=CommandGroup)
+@click.group("popularity", cls=CommandGroup, context_settings={"show_default": True})
 def command() -> None:
     """Predict which datasets will be popular, from stored days or from a file of daily
     accesses. Needs cmsspark[popularity].
@@ -57,7 +58,7 @@ def _series_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """
     for decorate in (
         label_options,
-        click.option(
+        option(
             "--accesses",
             "file",
             type=click.Path(path_type=Path),
@@ -104,9 +105,9 @@ def _load_series(
 @command.command("evaluate")
 @_series_options
 @models_option
-@click.option("--last", type=click.IntRange(1), help="Only the last so many weeks.")
+@option("--last", type=IntRange(1), help="Only the last so many weeks.")
 @seed_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with strata and intervals.")
+@option("--json", "as_json", is_flag=True, help="Print JSON, with strata and intervals.")
 def evaluate_command(
     label: Label,
     models: tuple[str, ...],
@@ -154,26 +155,20 @@ def evaluate_command(
 @_series_options
 @model_option
 @seed_option
-@click.option(
+@option(
     "--date",
     "day",
     type=DayType(),
     help="Predict the weeks from this day on. [default: after the last day]",
 )
-@click.option(
-    "--top",
-    type=click.IntRange(1),
-    default=20,
-    show_default=True,
-    help="Maximum rows of the table.",
-)
-@click.option(
+@option("--top", type=IntRange(1), default=20, help="Maximum rows of the table.")
+@option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     help="Write all rows to this CSV or Parquet file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
+@option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
 def predict_command(
     label: Label,
     model: str,
@@ -250,17 +245,11 @@ _FORECAST: Final = (
 
 @command.command("features")
 @_series_options
-@click.option(
+@option(
     "--date", "day", type=DayType(), help="Features on this day. [default: after the last day]"
 )
-@click.option(
-    "--last",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Also so many weeks before it.",
-)
-@click.option(
+@option("--last", type=IntRange(0), default=0, help="Also so many weeks before it.")
+@option(
     "-o",
     "--output",
     required=True,

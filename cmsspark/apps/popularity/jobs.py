@@ -10,6 +10,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click import IntRange, option
 
 from cmsspark.base.errors import UsageError
 from cmsspark.cli.options import (
@@ -32,46 +33,28 @@ if TYPE_CHECKING:
 #: Models that are judged by default.
 EVALUATED: Final = ("average", "blend")
 _OPTIONS: Final = (
-    click.option(
-        "--weeks",
-        "horizon",
-        type=click.IntRange(1, 52),
-        default=1,
-        show_default=True,
-        help="Horizon in weeks.",
-    ),
-    click.option(
+    option("--weeks", "horizon", type=IntRange(1, 52), default=1, help="Horizon in weeks."),
+    option(
         "--top-bytes",
-        type=click.IntRange(1),
+        type=IntRange(1),
         metavar="K",
         help="Popular: among the K datasets with the most bytes read. Excludes --threshold and --users.",
     ),
-    click.option(
-        "--users", type=FiniteRange(0), help="Popular also needs more than this many users."
-    ),
-    click.option(
-        "--threshold",
-        type=FiniteRange(0),
-        default=10,
-        show_default=True,
-        help="Popular: more accesses than this.",
+    option("--users", type=FiniteRange(0), help="Popular also needs more than this many users."),
+    option(
+        "--threshold", type=FiniteRange(0), default=10, help="Popular: more accesses than this."
     ),
 )
-model_option = click.option(
-    "--model",
-    default="blend",
-    show_default=True,
-    help="Model; cmsspark popularity models lists them.",
+model_option = option(
+    "--model", default="blend", help="Model; cmsspark popularity models lists them."
 )
-models_option = click.option(
+models_option = option(
     "--model",
     "models",
     multiple=True,
     help=f"Model to judge beside the baselines; repeatable. [default: {', '.join(EVALUATED)}]",
 )
-seed_option = click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of models and intervals."
-)
+seed_option = option("--seed", type=int, default=0, help="Seed of models and intervals.")
 
 
 def label_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,8 +81,8 @@ def label_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*arguments, label=Label(threshold, users, horizon, top_bytes), **options)
 
     decorated: Callable[..., Any] = with_label
-    for option in _OPTIONS:
-        decorated = option(decorated)
+    for decorate in _OPTIONS:
+        decorated = decorate(decorated)
     return decorated
 
 
@@ -164,9 +147,8 @@ def make_command(job: Job) -> click.Command:
         lambda function, decorate: decorate(function), decorators, command
     )
     about = f"{job.about}.{' Needs cmsspark[popularity].' if is_on_spark else ''}"
-    return click.command(job.name, help=f"{about} Exit codes: cmsspark help exit-codes.")(
-        decorated
-    )
+    text = f"{about} Exit codes: cmsspark help exit-codes."
+    return click.command(job.name, help=text, context_settings={"show_default": True})(decorated)
 
 
 def _kind(name: str) -> str:
@@ -176,31 +158,16 @@ def _kind(name: str) -> str:
 _LAST_HELP: Final = "Only the last so many weeks before --date"
 #: The last part of a job's name → its options.
 _OF_KIND: Final[Mapping[str, tuple[Callable[..., Any], ...]]] = {
-    "features": (
-        click.option("--last", type=click.IntRange(1), help=f"{_LAST_HELP}, and that from it on."),
-    ),
+    "features": (option("--last", type=IntRange(1), help=f"{_LAST_HELP}, and that from it on."),),
     "forecast": (
         model_option,
-        click.option(
-            "--judged",
-            "weeks",
-            type=click.IntRange(0),
-            default=4,
-            show_default=True,
-            help="Past weeks to judge.",
-        ),
-        click.option(
-            "--top",
-            type=click.IntRange(1),
-            default=2000,
-            show_default=True,
-            help="Ranks that can be published.",
-        ),
+        option("--judged", "weeks", type=IntRange(0), default=4, help="Past weeks to judge."),
+        option("--top", type=IntRange(1), default=2000, help="Ranks that can be published."),
         seed_option,
     ),
     "evaluate": (
         models_option,
-        click.option("--last", type=click.IntRange(1), help=f"{_LAST_HELP}."),
+        option("--last", type=IntRange(1), help=f"{_LAST_HELP}."),
         seed_option,
     ),
 }
