@@ -113,7 +113,7 @@ def needed(period: Period | None, file: str = "") -> Period:
     """
     if period is None:
         next_step = "give one of --week, --month, --from … --to" + (f", or {file}" if file else "")
-        raise UsageError("name a period", next_step=next_step)
+        raise UsageError("no period is given", next_step=next_step)
     return period
 
 

@@ -305,7 +305,7 @@ class SearchIndex:
                     yield hit
             except NoOrderError:
                 if count:
-                    raise self._cannot_sort(order) from None
+                    raise self._sort_error(order) from None
                 continue
             if count:
                 excluded = [{"bool": {"must_not": [has_order]}}]
@@ -313,7 +313,7 @@ class SearchIndex:
         try:
             yield from self._pages([*filters, *excluded], "_id", source)
         except NoOrderError as error:
-            raise self._cannot_sort(str(error)) from None
+            raise self._sort_error(str(error)) from None
 
     def _pages(
         self, filters: Sequence[Mapping[str, Any]], order: str, source: Sequence[str]
@@ -358,7 +358,7 @@ class SearchIndex:
             yield from complete
             after = complete[-1].sort
 
-    def _cannot_sort(self, actual: str) -> SettingsError:
+    def _sort_error(self, actual: str) -> SettingsError:
         return SettingsError(
             "the documents of these indices cannot be sorted by their ids",
             where=self.where,

@@ -203,7 +203,7 @@ class OwnRun:
                 tables[name] = read_stored(self.files, read, self.fixed.stored[name])
             elif isinstance(read, Folder):
                 tables[name] = read_folder(name, self.files, read, self.fixed)
-        return {name: self._converted(table) for name, table in tables.items()}
+        return {name: self._convert(table) for name, table in tables.items()}
 
     def _dump_in_spark(self, read: DumpTable) -> DataFrame:
         from cmsspark.dumps.dump_tables import table_source
@@ -212,7 +212,7 @@ class OwnRun:
         dump = self.fixed.dumps[read.kind]
         return table_source(self.spark, dump, read.table, tuple(read.columns)).table()
 
-    def _converted(self, table: Any) -> Any:
+    def _convert(self, table: Any) -> Any:
         kind = self.declared.frames
         if kind == "arrow" or not hasattr(table, "schema") or not hasattr(table, "num_rows"):
             return table

@@ -171,7 +171,7 @@ def running(
     """
     with ExitStack() as stack:
         run_context = RunContext(settings, fout, job, interval, log or progress_line.log, stack)
-        run = _begun(run_context)
+        run = _new_run(run_context)
         run_context.record(run)
         try:
             yield run_context
@@ -187,14 +187,14 @@ def running(
                 )
             else:
                 state, code, text = State.INTERRUPTED, int(Exit.NOT_READY), "interrupted"
-            failed = replace(_ended(run), state=state, exit_code=code, error=text)
+            failed = replace(_with_end(run), state=state, exit_code=code, error=text)
             run_context.record(failed)
             if failed.state is State.FAILED:
                 run_report.write(settings.state_dir, failed, error)
             if error is not raised:
                 raise error from None
             raise
-        run_context.record(_done(run, run_context.manifest))
+        run_context.record(_finished_run(run, run_context.manifest))
         if run_context.manifest is not None:
             sizes = (
                 size or 0 for source in run_context.manifest.inputs for _, size, _ in source.files
@@ -219,7 +219,7 @@ def _run_id(began: float) -> str:
     return name
 
 
-def _begun(run_context: RunContext) -> Run:
+def _new_run(run_context: RunContext) -> Run:
     began = run_context.began
     name = _run_id(began)
     interval = run_context.interval
@@ -238,12 +238,12 @@ def _begun(run_context: RunContext) -> Run:
     return replace(run, process=process, details=Manifest.from_dict(details))
 
 
-def _done(run: Run, manifest: Manifest | None) -> Run:
-    ended = replace(_ended(run), state=State.DONE, exit_code=0)
+def _finished_run(run: Run, manifest: Manifest | None) -> Run:
+    ended = replace(_with_end(run), state=State.DONE, exit_code=0)
     return ended if manifest is None else replace(ended, **_list_fields(manifest))
 
 
-def _ended(run: Run) -> Run:
+def _with_end(run: Run) -> Run:
     now = dates.now_ms()
     return replace(run, ended_ms=now, seconds=round((now - run.began_ms) / 1000, 1))
 

@@ -362,7 +362,7 @@ class ScanSummary:
             oversized
             + damaged
             + [
-                f"{stream}: {count:,} malformed records are counted and not in the quarantine, which keeps"
+                f"{stream}: {count:,} malformed records are counted but not kept: the quarantine holds"
                 f" {QUARANTINE_KEPT_BYTES >> 20} MB of each stream"
                 for stream, count in sorted(self.not_kept.items())
             ]

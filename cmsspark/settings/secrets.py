@@ -40,9 +40,9 @@ def open_private(path: Path, label: str = "a file with credentials") -> BinaryIO
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:
             raise NotAllowed(
-                f"{label} must be accessible by its owner only",
+                f"{label} can be accessed by others than its owner",
                 where=path,
-                found=f"mode {mode:04o}: group or others can access it",
+                found=f"mode {mode:04o}",
                 next_step=f"chmod 600 {path}",
             )
     except BaseException:
@@ -74,7 +74,9 @@ def read_password(path: Path) -> str:
         line = ""
     if not line:
         raise SettingsError(
-            "the first line must hold a password", where=path, found="an empty line, or not UTF-8"
+            "the file has no password in its first line",
+            where=path,
+            found="an empty line, or not UTF-8",
         )
     return line
 
@@ -122,7 +124,7 @@ def tls_context(
                     context.load_cert_chain(cert, private, password=_no_pass_phrase)
     except ssl.SSLError as error:
         raise SettingsError(
-            "certificates must be in PEM form", found=error.reason or str(error)
+            "a certificate or key is not in PEM form", found=error.reason or str(error)
         ) from None
     except OSError as error:
         where = error.filename or cert

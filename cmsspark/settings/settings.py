@@ -375,7 +375,7 @@ def spark_options(values: Mapping[str, Any], where: Callable[[str], str]) -> dic
     for key, value in values.items():
         if not key.startswith("spark."):
             raise SettingsError(
-                "the name of a Spark option must begin with `spark.`",
+                "an option of Spark does not begin with `spark.`",
                 where=where(key),
                 found=repr(key),
             )

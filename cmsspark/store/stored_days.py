@@ -135,7 +135,7 @@ class StoredDays:
         Raises DataError (65) if a day's are damaged or not all there.
         """
         with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
-            for batch in self._batched():
+            for batch in self._batches():
                 yield self._read(batch, columns)
                 line.add(len(batch))
 
@@ -164,7 +164,7 @@ class StoredDays:
         Raises DataError (65) if a day's are damaged or not all there.
         """
         with ProgressLine(f"reading {self.period}", len(self.partials), "days") as line:
-            for batch in self._batched():
+            for batch in self._batches():
                 day, table = batch[0]
                 if len(batch) == 1 and table.manifest.tables[TABLE].rows > BATCH_ROWS:
                     yield from ([(day, rows)] for rows in self._read_groups(day, table, columns))
@@ -182,7 +182,7 @@ class StoredDays:
                 yield rows
         _check_count(day, table, count)
 
-    def _batched(self) -> Iterator[list[tuple[date, CurrentTable]]]:
+    def _batches(self) -> Iterator[list[tuple[date, CurrentTable]]]:
         batch: list[tuple[date, CurrentTable]] = []
         rows = 0
         for day, table in self.partials.items():

@@ -141,7 +141,7 @@ def _renamed(
                 f"the {label} have the column {matches[0]} more than once",
                 where=path,
                 found=_name_columns(table),
-                next_step="leave one of them",
+                next_step="keep one of them",
             )
         if matches:
             chosen[columns_by_name[matches[0]][0]] = name

@@ -140,7 +140,7 @@ def check_name(name: str, origin: str) -> None:
     kind = UsageError if origin == COMMAND_LINE else SettingsError
     if not name.startswith("spark."):
         raise kind(
-            "the name of a Spark option must begin with `spark.`", where=origin, found=repr(name)
+            "an option of Spark does not begin with `spark.`", where=origin, found=repr(name)
         )
     is_retired, successor = retired(name)
     if is_retired:

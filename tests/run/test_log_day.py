@@ -475,5 +475,5 @@ def test_malformed_records_that_are_not_kept_are_reported() -> None:
     summary = ScanSummary.from_rows(rows, ("aaa",))
     assert summary.not_kept == {"aaa": 1_234}
     assert summary.warnings() == [
-        "aaa: 1,234 malformed records are counted and not in the quarantine, which keeps 64 MB of each stream"
+        "aaa: 1,234 malformed records are counted but not kept: the quarantine holds 64 MB of each stream"
     ]

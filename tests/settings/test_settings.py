@@ -129,7 +129,7 @@ def test_a_value_knows_its_line(home: dict[str, str]) -> None:
         ("root: [1]\n", 1, "root is not a text"),
         ("store: 2026-01-15\n", 1, "store is not a text"),
         ("store: /s\nspark: 3\n", 2, "spark has"),
-        ("spark:\n  executor.memory: 1\n", 2, "must begin with `spark.`"),
+        ("spark:\n  executor.memory: 1\n", 2, "does not begin with `spark.`"),
         ("spark:\n  spark.a: [1, 2]\n", 2, "must be a single value"),
         ("store: /a\nstore: /b\n", 2, "must not be repeated"),
         ("sources:\n  aaa: 1\n  aaa: 2\n", 3, "must not be repeated"),

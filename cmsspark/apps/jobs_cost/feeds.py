@@ -413,8 +413,8 @@ def report_tables(sums: ReportSums, day: date) -> dict[str, pa.Table]:
 
 
 def _efficiency_rows(sums: CostSums, *, is_of_last_start: bool) -> Iterable[_Row]:
-    """Yield rows. ``is_of_last_start``: core hours are of the last start, so that no
-    one knows those of the others.
+    """Yield rows. ``is_of_last_start``: core hours are those of the last start; what
+    earlier starts took is not known.
     """
     names = ("type", "job_type", "workflow", "request", "site", "subsite", "tier", "outcome")
     for row in sums.rows:

@@ -62,7 +62,7 @@ def write_pictures(
         return
     if since is not None:
         raise UsageError(
-            "--since is an option of the picture event_counts", next_step="leave out --since"
+            "--since is only for --picture event_counts", next_step="leave out --since"
         )
     job = job_of_table(
         table or ("period_aggregation" if isinstance(interval, Period) else "data_aggregation")

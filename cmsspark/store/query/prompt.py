@@ -116,7 +116,7 @@ def _write_parquet(rows: pa.Table, path: Path) -> None:
         path.unlink(missing_ok=True)
         odd = next((field.name for field in rows.schema if pa.types.is_interval(field.type)), None)
         raise UsageError(
-            "Parquet has no such type",
+            "a column has a type that Parquet lacks",
             where=f"column {odd}" if odd else None,
             found=error,
             next_step=f"CAST({odd or 'COLUMN'} AS VARCHAR)",

@@ -127,7 +127,7 @@ def test_event_counts_take_a_month_and_no_other_picture(tmp_path: Path) -> None:
         (["--picture", "sites", *usual], "event_counts is drawn alone"),
         (
             ["--since", "2025-11", "--picture", "sites", *usual[2:]],
-            "--since is an option of the picture event_counts",
+            "--since is only for --picture event_counts",
         ),
     ):
         pictures = ["--pictures", str(tmp_path), *arguments]

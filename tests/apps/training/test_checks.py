@@ -149,7 +149,7 @@ def test_secrets_are_folders_of_private_files(tmp_path: Path) -> None:
     assert parse_secret(f"other={folder}", tmp_path, "k8s").name == "other"
     assert "value" not in repr(parse_secret("s3", tmp_path, "local"))
     (folder / "KEY").chmod(0o644)
-    with pytest.raises(NotAllowed, match="owner only"):
+    with pytest.raises(NotAllowed, match="others than its owner"):
         parse_secret("s3", tmp_path, "local")
 
 
