@@ -279,3 +279,48 @@ def test_lines_without_a_name_are_in_no_legend() -> None:
     plain = plot(lines, Axis(0, 1), Axis(0, 1), about="x")
     named = plot([*lines, Line("bound", [(0, 1), (1, 1)])], Axis(0, 1), Axis(0, 1), about="x")
     assert named.height > plain.height and "bound" in words(named)
+
+
+def test_parts_of_a_share_stand_beside_each_other() -> None:
+    chart = shares([("aaa", [30.0, 10.0])], ("local", "remote"), ("c1", "c2"), about="places")
+    first, second = rects(chart, "c1")[0], rects(chart, "c2")[0]
+    assert float(first.get("x", "")) == 0
+    assert float(second.get("x", "")) == pytest.approx(float(first.get("width", "")))
+
+
+def test_a_legend_goes_on_in_a_new_line_where_it_is_full() -> None:
+    names = ["aaaa", "bbbb", "cccc"]
+    step = 10 + 6 + svg.text_width("aaaa") + 14
+    parts, height = svg.legend(names, ["c1", "c2", "c3"], 2 * step, 100)
+    marks = [
+        (float(rect.get("x", "")), float(rect.get("y", "")))
+        for rect in ET.fromstring(f"<g>{parts}</g>").iter("rect")
+    ]
+    assert marks == [(0, 100), (pytest.approx(step, abs=0.1), 100), (0, 118)]
+    assert height == 36
+    assert svg.legend([], [], 100, 0) == ("", 0)
+
+
+def test_wide_and_narrow_letters_have_their_widths() -> None:
+    assert svg.text_width("iiii") < svg.text_width("aaaa") < svg.text_width("MMMM")
+    assert svg.text_width("mm") == svg.text_width("MM")
+
+
+def test_an_axis_has_its_title_if_it_has_one() -> None:
+    line = [Line("a", [(0, 1), (1, 2)])]
+    titled = plot(line, Axis(0, 1, title="days"), Axis(0, 2, title="accesses"), about="x")
+    assert {"days", "accesses"} <= set(words(titled).split())
+    lines = [text.text for text in drawn(plot(line, Axis(0, 1), Axis(0, 2), about="x")).iter()]
+    assert "" not in [text for text in lines if text is not None]
+
+
+def test_a_pdf_has_the_bars_and_texts_of_its_chart() -> None:
+    chart = bars([("a (b)", 400), ("c", 100)], about="accesses")
+    picture = standalone(chart, "title", "what it is")
+    file = svg.pdf(picture)
+    content = file.decode("cp1252")
+    assert content.startswith("%PDF-1.4") and content.endswith("%%EOF\n")
+    assert content.count(" re f") == picture.count("<rect")
+    assert "(title)" in content and r"(a \(b\))" in content
+    start = int(content.rpartition("startxref\n")[2].split()[0])
+    assert file[start:].startswith(b"xref\n0 7\n")

@@ -234,6 +234,15 @@ def quarantine() -> dict[str, Any]:
     }
 
 
+def test_a_page_has_the_bins_with_records_and_how_many_warnings_there_are() -> None:
+    told = manifest(reconciliation={"aaa": bins(write_only=0)}, warnings=["one", "two"])
+    made = page(report(told))
+    assert 'title="not_in_dbs">not in DBS<' in made
+    assert 'title="write_only">' not in made
+    assert "2 warnings" in made and "nothing unusual" not in made
+    assert "nothing unusual" in page(report(manifest(warnings=[], reconciliation={})))
+
+
 def test_a_page_escapes_all_that_it_shows() -> None:
     made = page(report(planted(), quarantine=quarantine()))
     made.encode()
