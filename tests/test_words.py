@@ -20,8 +20,8 @@ AT_MOST = {
     "apps/dashboard": 0,
     "apps/events": 3,
     "apps/monitor": 2,
-    "apps/placement": 3,
-    "apps/results": 2,
+    "apps/placement": 2,
+    "apps/results": 1,
     "apps/usage": 5,
     "base": 4,
     "cli": 2,
@@ -32,7 +32,7 @@ AT_MOST = {
     "run": 2,
     "settings": 1,
     "sources": 4,
-    "store": 5,
+    "store": 4,
     "submit": 2,
 }
 
