@@ -26,7 +26,7 @@ _Match = re.Match[str]
 @dataclass(frozen=True)
 class _Refusal:
     """How a refusal reads, and what it means. ``where`` and ``next_step`` may name groups
-    of ``pattern``; what was found is the matched text.
+    of ``pattern``; what was found is its group of that name, else the matched text.
     """
 
     pattern: re.Pattern[str]
@@ -138,7 +138,8 @@ _REFUSALS: Final = (
         "name one of the same version with PYSPARK_PYTHON, or send one along: --env hdfs:///…/environment.tar.gz",
     ),
     _rule(
-        r"(?:\A|(?:PythonException|from the Python worker)[\s\S]{0,8000}?)ModuleNotFoundError: No module named '(?P<name>[\w.]+)'",
+        r"(?:\A|(?:PythonException|from the Python worker)[\s\S]{0,8000}?)"
+        r"(?P<found>ModuleNotFoundError: No module named '(?P<name>[\w.]+)')",
         SettingsError,
         "the Python of the nodes lacks the module {name}",
         "send one with everything along: --env hdfs:///…/environment.tar.gz (docs/operations.md makes it)",
@@ -195,7 +196,7 @@ def refusal(text: str, *, only_lasting: bool = False) -> CmssparkError | None:
             return rule.kind(
                 rule.problem.format_map(groups),
                 where=where or None,
-                found=" ".join(match[0].split())[:300],
+                found=" ".join(groups.get("found", match[0]).split())[:300],
                 next_step=rule.next_step.format_map(groups),
             )
     return None

@@ -297,22 +297,36 @@ def _connect(options: Mapping[str, str], environ: Mapping[str, str]) -> Any:
     return client.CoreV1Api(client.ApiClient(configuration))
 
 
-def kubernetes_refusal(text: str) -> CmssparkError | None:
-    """Return what the API server refused spark-submit, from its messages; None for others."""
-    from cmsspark.apps.training.k8s_backend import translated
+def kubernetes_refusal(text: str, where: str) -> CmssparkError | None:
+    """Return what the API server refused spark-submit, or why it was not reached, from the
+    messages of its client; None for others.
+    """
+    from cmsspark.apps.training.k8s_backend import ApiAway, tls_error, translated
 
     match = _REFUSED.search(text)
-    if match is None:
+    if match is not None:
+        return translated(
+            int(match["code"]),
+            match["message"],
+            "starting the driver on Kubernetes",
+            match["url"],
+            "ask the administrators of the namespace for the role in etc/k8s/submit-role.yaml",
+        )
+    _, of_client, trace = text.partition('Exception in thread "main" io.fabric8.')
+    if not of_client:
         return None
-    return translated(
-        int(match["code"]),
-        match["message"],
-        "starting the driver on Kubernetes",
-        match["url"],
-        "ask the administrators of the namespace for the role in etc/k8s/submit-role.yaml",
+    reasons = [trace.partition("\n")[0], *_CAUSE.findall(trace)]
+    if "javax.net.ssl." in trace or "netty.handler.ssl." in trace:
+        return tls_error(reasons[-1], where)
+    return ApiAway(
+        "the API server does not answer as it should",
+        where=where,
+        found=reasons[-1][:300],
+        next_step="check the address (kubectl cluster-info) and the network, then run it again",
     )
 
 
+_CAUSE: Final = re.compile(r"^Caused by: (.*)", re.MULTILINE)
 #: How the client of spark-submit tells what the API server refused.
 _REFUSED: Final = re.compile(
     r"Failure executing: \w+ at: (?P<url>\S+?)\.? Message: (?P<message>[^\n]*?)\.?"

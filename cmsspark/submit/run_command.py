@@ -251,7 +251,7 @@ def _final_code(
         reason = (
             refusal(f"{application.diagnostics}\n{watch.tail}")
             if application is not None
-            else kubernetes_refusal(watch.tail)
+            else kubernetes_refusal(watch.tail, command.options.get("spark.master") or "")
         )
         if reason is not None:
             write_note(reason.text())

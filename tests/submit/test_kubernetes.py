@@ -83,3 +83,48 @@ def test_a_silent_server_is_75_after_two_questions(
     assert len(questions) == 2
     for question in questions:
         question.close()
+
+
+CLIENT = 'Exception in thread "main" io.fabric8.kubernetes.client.KubernetesClientException: '
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        (
+            f"{CLIENT}An error has occurred.\n\tat io.fabric8.kubernetes.client.X(Y.java:1)\n"
+            "Caused by: java.io.IOException: Failed to create SSL connection\n"
+            "Caused by: javax.net.ssl.SSLHandshakeException: PKIX path building failed: none\n",
+            NotAllowed,
+            "PKIX path building failed",
+        ),
+        (
+            f"{CLIENT}An error has occurred.\n"
+            "Caused by: io.netty.handler.ssl.NotSslRecordException: not an SSL/TLS record: 48545450\n",
+            SettingsError,
+            "not an SSL/TLS record",
+        ),
+        (
+            f"{CLIENT}Failure executing: POST at: http://h/api/v1/namespaces/default/pods. Message: "
+            "Internal Server Error.\n",
+            NotReady,
+            "Internal Server Error",
+        ),
+        (
+            f"{CLIENT}The timeout of 10000 ms has been exceeded when getting a connection to h:1\n"
+            "Caused by: io.vertx.core.impl.NoStackTraceTimeoutException: The timeout of 10000 ms\n",
+            NotReady,
+            "timeout of 10000 ms",
+        ),
+    ],
+)
+def test_what_keeps_spark_submit_from_the_server_has_its_code(
+    said: str, kind: type[CmssparkError], words: str
+) -> None:
+    error = kubernetes.kubernetes_refusal(f"WARN something\n{said}", "k8s://https://h:1")
+    assert isinstance(error, kind) and words in str(error.found) and error.where
+
+
+def test_the_trace_of_a_job_is_no_refusal_of_kubernetes() -> None:
+    trace = "py4j.protocol.Py4JJavaError\nCaused by: java.io.IOException: mine\n"
+    assert kubernetes.kubernetes_refusal(trace, "k8s://https://h:1") is None
