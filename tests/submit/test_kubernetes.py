@@ -94,9 +94,10 @@ CLIENT = 'Exception in thread "main" io.fabric8.kubernetes.client.KubernetesClie
         (
             f"{CLIENT}An error has occurred.\n\tat io.fabric8.kubernetes.client.X(Y.java:1)\n"
             "Caused by: java.io.IOException: Failed to create SSL connection\n"
-            "Caused by: javax.net.ssl.SSLHandshakeException: PKIX path building failed: none\n",
+            "Caused by: javax.net.ssl.SSLHandshakeException: PKIX path building failed: x\n"
+            "Caused by: sun.security.SunCertPathBuilderException: no valid certification path\n",
             NotAllowed,
-            "PKIX path building failed",
+            "no valid certification path",
         ),
         (
             f"{CLIENT}An error has occurred.\n"

@@ -38,18 +38,12 @@ def command() -> None:
     """
 
 
-def _question(function: Callable[..., Answer]) -> Callable[..., Any]:
-    """Make a function of the store's files and path, and of options, one that prints its answer."""
+def _answered(function: Callable[..., Answer]) -> Callable[..., Any]:
+    """Make a function of options one that prints its answer."""
 
     @wraps(function)
-    def show(
-        *, top: int, as_json: bool, fout: str | None, settings_file: str | None, **options: Any
-    ) -> None:
-        settings = load_settings(settings_file)
-        store = require_store(fout, settings)
-        _show(
-            function(open_store(store, "cmsspark ask", settings), store, **options), top, as_json
-        )
+    def show(*, top: int, as_json: bool, **options: Any) -> None:
+        _show(function(**options), top, as_json)
 
     top_help = "Maximum rows of each table."
     show = click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")(show)
@@ -57,6 +51,18 @@ def _question(function: Callable[..., Answer]) -> Callable[..., Any]:
         "--top", type=click.IntRange(1), default=20, show_default=True, help=top_help
     )(show)
     return store_options(show)
+
+
+def _question(function: Callable[..., Answer]) -> Callable[..., Any]:
+    """Make a function of the store's files and path, and of options, one that prints its answer."""
+
+    @wraps(function)
+    def ask(*, fout: str | None, settings_file: str | None, **options: Any) -> Answer:
+        settings = load_settings(settings_file)
+        store = require_store(fout, settings)
+        return function(open_store(store, "cmsspark ask", settings), store, **options)
+
+    return _answered(ask)
 
 
 def _window(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -242,14 +248,16 @@ def unique(files: Files, store: str, rse: str, day: date | None) -> Answer:
     "--date", "day", type=DayType(), help="The dump that belongs to this day. [default: today]"
 )
 @click.option("--root", metavar="URI", help="Root of the dumps' folders. [default: CMSSPARK_ROOT]")
-@_question
-def holds(_files: Files, _store: str, dataset: str, day: date | None, root: str | None) -> Answer:
+@_answered
+def holds(
+    dataset: str, day: date | None, root: str | None, settings_file: str | None, fout: str | None
+) -> Answer:
     """Show which rules of Rucio hold DATASET: whose they are, where, and until when.
 
     DATASET may be a pattern: '/ZMM*/*/AOD'. Reads the dump of Rucio (DATASET_LOCKS and
     RSES; RULES and ACCOUNTS if it has them). People are pseudonyms.
     """
-    settings_file: str | None = click.get_current_context().params["settings_file"]
+    del fout  # taken as by all questions: the dump has the answer
     return deletion.holds(load_settings(settings_file), root, dataset, day)
 
 

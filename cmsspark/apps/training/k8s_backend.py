@@ -101,7 +101,7 @@ def tls_error(text: str, where: str) -> CmssparkError:
     """Return what it means that there is no TLS connection with the API server: no later
     try helps.
     """
-    if "certificate" in text.lower() or "PKIX" in text:
+    if "certif" in text.lower():
         return NotAllowed(
             "the certificate of the API server is not trusted",
             where=where,

@@ -179,6 +179,9 @@ def test_holds_names_rules_and_production_and_never_people(root: Path, tmp_path:
     assert second["expires_at"] == "2026-01-16T00:00:00Z"
     text = ask(out, *arguments).stdout
     assert "ann" not in text and ":" in second["account"] and "2 rules of 2 accounts" in text
+    # The dump has the answer: no store is needed.
+    words = [*arguments, "--json", "--settings", str(out / "cmsspark.yaml")]
+    assert json.loads(CliRunner().invoke(command, words).stdout)["rows"] == answer["rows"]
     with pytest.raises(InputMissing, match="no lock of a dataset"):
         ask(out, "holds", SMALL, "--root", str(root), "--date", DAY.isoformat())
 
