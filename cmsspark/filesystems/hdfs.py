@@ -37,6 +37,8 @@ _DAMAGED: Final = re.compile(
     r"ChecksumException|[Cc]hecksum ?[Ee]rror|checksums didn't match|BlockMissingException"
     r"|Could not obtain block|BlocksNotFound|blocks not found for|All DataNodes failed"
 )
+#: What stands before the reason in a line of a Java trace.
+_BEFORE: Final = re.compile(r"^(?:Caused by: |An error occurred while calling \S+\s*:\s*)")
 #: With these words a node may only be away.
 _AWAY: Final = re.compile(
     r"[Cc]onnection refused|ConnectException|NoRouteToHost|[Tt]imed out|Failed to connect"
@@ -57,14 +59,16 @@ def hdfs_damage(text: str, location: str = "") -> DataError | None:
         >>> hdfs_damage("Could not obtain block: BP-1:blk_2 file=/cms/x No live nodes").where
         '/cms/x'
     """
-    if _DAMAGED.search(text) is None or _AWAY.search(text) is not None:
+    matches = list(_DAMAGED.finditer(text))
+    if not matches or _AWAY.search(text) is not None:
         return None
+    line = text[text.rfind("\n", 0, matches[-1].start()) + 1 :].partition("\n")[0]
     named = _BLOCKS_OF.search(text)
     path = urlsplit(location).path if location else named[1] if named else ""
     return DataError(
         "a block of a file on HDFS is damaged, or no DataNode has it",
         where=location or path or None,
-        found=" ".join(text.split())[:200],
+        found=" ".join(_BEFORE.sub("", line).split())[:200],
         next_step=f"hdfs fsck {shlex.quote(path) if path else 'PATH'} -files -blocks -locations "
         "shows its blocks; then fetch the file again from its source",
     )
