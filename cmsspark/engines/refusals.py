@@ -159,6 +159,15 @@ _REFUSALS: Final = (
         where="{path}",
     ),
     _rule(
+        r"(?P<found>FileNotFoundException: File (?:does not exist: )?(?P<path>\S+)(?: does not exist)?)"
+        r"\s[\s\S]{0,2000}?history\.EventLog",
+        SettingsError,
+        "the folder for event logs of Spark is not there",
+        "have it made, or name another one with spark.eventLog.dir; --conf spark.eventLog.enabled=false "
+        "goes without",
+        where="{path}",
+    ),
+    _rule(
         r"(?P<path>/\S+\.(?:tar\.gz|tgz|zip)) \(Permission denied\)",
         NotAllowed,
         "what should travel with the job cannot be read",

@@ -38,7 +38,7 @@ _DAMAGED: Final = re.compile(
     r"|Could not obtain block|BlocksNotFound|blocks not found for|All DataNodes failed"
 )
 #: What stands before the reason in a line of a Java trace.
-_BEFORE: Final = re.compile(r"^(?:Caused by: |An error occurred while calling \S+\s*:\s*)")
+_BEFORE: Final = re.compile(r"^(?:Caused by: |: )")
 #: With these words a node may only be away.
 _AWAY: Final = re.compile(
     r"[Cc]onnection refused|ConnectException|NoRouteToHost|[Tt]imed out|Failed to connect"

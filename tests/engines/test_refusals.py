@@ -80,6 +80,14 @@ TEXTS = {
     ),
     'org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n  File "x", line 1\n'
     "ModuleNotFoundError: No module named 'numpy'\n": (78, "lacks the module numpy", "--env"),
+    "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+    ": java.io.FileNotFoundException: File does not exist: hdfs:/nolog\n"
+    "\tat org.apache.hadoop.hdfs.DistributedFileSystem$29.doCall(DistributedFileSystem.java:1848)\n"
+    "\tat org.apache.spark.deploy.history.EventLogFileWriter.requireLogBaseDirAsDirectory(E.scala:77)\n": (
+        78,
+        "event logs of Spark is not there",
+        "spark.eventLog.dir",
+    ),
     "An exception was thrown from the Python worker: Traceback (most recent call last):\n"
     "  File \"serializers.py\", line 20, in <module>\nModuleNotFoundError: No module named 'numpy'\n": (
         78,
@@ -148,3 +156,15 @@ def test_the_file_of_a_damaged_block_is_the_one_that_was_read() -> None:
     error = hdfs_damage("ChecksumError", "hdfs://nn:8020/cms/a day/part")
     assert error is not None and error.where == "hdfs://nn:8020/cms/a day/part"
     assert "hdfs fsck '/cms/a day/part' -files" in str(error.next_step)
+
+
+def test_of_a_trace_the_line_that_tells_of_the_damage_is_shown() -> None:
+    reason = "org.apache.hadoop.fs.ChecksumException: Checksum error: /cms/part at 0 exp: 1 got: 2"
+    text = (
+        f"{PY4J}org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error "
+        f"while reading file hdfs://nn/cms/part.\n\tat a.b(C.java:1)\nCaused by: {reason}\n\t... 9 more\n"
+    )
+    error = hdfs_damage(text, "hdfs://nn/cms/part")
+    assert error is not None and error.found == reason
+    error = hdfs_damage(f"{PY4J}{reason}\n\tat a.b(C.java:1)\n")
+    assert error is not None and error.found == reason
