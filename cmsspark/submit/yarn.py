@@ -7,6 +7,7 @@ from __future__ import annotations
 import html
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,10 @@ _SECTION: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _LOGS_DEADLINE_S: Final = 90
+#: Where applications are submitted, unless the configuration names another port; seconds
+#: for a connection.
+_MANAGER_PORT: Final = 8032
+_PATIENCE_S: Final = 5
 _LOG_BYTES: Final = 131_072
 
 #: What a container wrote, by the name of the log: stdout, stderr.
@@ -71,6 +76,13 @@ def pages(properties: Mapping[str, str]) -> list[str]:
     scheme = "https" if properties.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
     key = f"yarn.resourcemanager.webapp.{'https.' if scheme == 'https' else ''}address"
     port = 8090 if scheme == "https" else 8088
+    return [f"{scheme}://{address}" for address in _addresses(properties, key, port)]
+
+
+def _addresses(properties: Mapping[str, str], key: str, port: int) -> list[str]:
+    """Return ``HOST:PORT`` of each ResourceManager: of the property ``key``, else its host
+    and the usual port.
+    """
     names = properties.get("yarn.resourcemanager.ha.rm-ids", "").split(",")
     suffixes = [f".{name.strip()}" for name in names if name.strip()]
     addresses = []
@@ -78,7 +90,7 @@ def pages(properties: Mapping[str, str]) -> list[str]:
         host = properties.get(f"yarn.resourcemanager.hostname{suffix}")
         address = properties.get(f"{key}{suffix}") or (host and f"{host}:{port}")
         if address and "${" not in address:
-            addresses.append(f"{scheme}://{address}")
+            addresses.append(address)
     return addresses
 
 
@@ -213,13 +225,36 @@ def _answer(environ: Mapping[str, str], path: str, read: Callable[[Any], T]) -> 
 
 
 def check_nodes(environ: Mapping[str, str]) -> None:
-    """Raise NotReady (75) where no node works: what is submitted then would wait for ever."""
-    if active_nodes(environ) == 0:
+    """Raise NotReady (75) where no node works, or each ResourceManager refuses connections:
+    what is submitted then would wait, with YARN's settings for a quarter of an hour.
+    """
+    nodes = active_nodes(environ)
+    if nodes == 0:
         raise NotReady(
             "YARN has no active node",
             where=pages(settings(environ))[0],
             next_step="try again later; that page shows what became of the nodes",
         )
+    managers = _addresses(settings(environ), "yarn.resourcemanager.address", _MANAGER_PORT)
+    if nodes is None and managers and all(map(_refuses, managers)):
+        raise NotReady(
+            "the ResourceManager of YARN does not answer",
+            where=", ".join(managers),
+            found="connection refused",
+            next_step="run it again later; if it is another host, correct yarn-site.xml in HADOOP_CONF_DIR",
+        )
+
+
+def _refuses(address: str) -> bool:
+    """Return whether nothing listens at ``HOST:PORT``. What cannot be reached from here may."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _PATIENCE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 @dataclass

@@ -8,6 +8,7 @@ import http.server
 import json
 import os
 import re
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from cmsspark.submit import run_command, yarn
 from cmsspark.submit.command import START_WITHIN_S, Command
 from cmsspark.submit.run_command import run
 from cmsspark.submit.spark_options import Options
+from tests.ports import free_ports
 from tests.submit.hosts import command
 
 ID = "application_1700000000000_0001"
@@ -134,6 +136,20 @@ def test_the_first_manager_that_answers_is_used(
         "yarn_resourcemanager_webapp_address_b": address,
     }
     assert yarn.active_nodes(site(tmp_path, **values)) == 0
+
+
+def test_a_manager_that_refuses_connections_is_75_before_anything_is_submitted(
+    tmp_path: Path,
+) -> None:
+    (port,) = free_ports(1)
+    refused = f"127.0.0.1:{port}"
+    pages = {"yarn_resourcemanager_webapp_address": refused}
+    with pytest.raises(NotReady, match="ResourceManager of YARN does not answer") as error:
+        yarn.check_nodes(site(tmp_path, yarn_resourcemanager_address=refused, **pages))
+    assert refused in str(error.value)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        yarn.check_nodes(site(tmp_path, yarn_resourcemanager_address=address, **pages))
 
 
 def test_where_no_page_answers_the_submission_goes_on(tmp_path: Path) -> None:
