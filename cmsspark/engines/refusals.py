@@ -181,6 +181,14 @@ _REFUSALS: Final = (
         "an administrator or user ended the application",
         "ask who ended it and why, then run it again",
     ),
+    # Last: a container that is gone leaves these words, too, beside those of its end.
+    _rule(
+        r"Call From \S+ to (?P<path>\S+) failed on (?:connection|socket timeout) exception[^\n]*",
+        NotReady,
+        "a server of Hadoop does not answer",
+        "check that it runs (the NameNode of HDFS, or YARN's ResourceManager), then run it again",
+        where="{path}",
+    ),
 )
 
 

@@ -80,6 +80,13 @@ TEXTS = {
     ),
     'org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n  File "x", line 1\n'
     "ModuleNotFoundError: No module named 'numpy'\n": (78, "lacks the module numpy", "--env"),
+    'Exception in thread "main" java.net.ConnectException: Call From vm/127.0.0.1 to localhost:8020 '
+    "failed on connection exception: java.net.ConnectException: Connection refused; For more details "
+    "see:  http://wiki.apache.org/hadoop/ConnectionRefused\n\tat java.base/jdk.internal.reflect.X(Y)\n": (
+        75,
+        "server of Hadoop does not answer",
+        "NameNode",
+    ),
     "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
     ": java.io.FileNotFoundException: File does not exist: hdfs:/nolog\n"
     "\tat org.apache.hadoop.hdfs.DistributedFileSystem$29.doCall(DistributedFileSystem.java:1848)\n"
