@@ -20,6 +20,7 @@ LEAST_OVERHEAD: Final = 384 * MIB
 RESERVED: Final = 300 * MIB
 FRACTION: Final = 0.6
 OVERHEAD_FACTOR: Final = 0.1
+PARTITIONS: Final = 200
 #: Options of Spark that are kept of a run.
 KEPT: Final = re.compile(
     r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|minMemoryOverhead|maxResultSize)"
@@ -80,6 +81,16 @@ def overhead(options: Mapping[str, str], role: str) -> int:
     factor = share(options.get(f"spark.{role}.memoryOverheadFactor"), usual)
     least = size(options.get(f"spark.{role}.minMemoryOverhead"), "m")
     return max(LEAST_OVERHEAD if least is None else least, int(heap(options, role) * factor))
+
+
+def shuffle_partitions(options: Mapping[str, str]) -> int:
+    """Return ``spark.sql.shuffle.partitions``."""
+    return count(options.get("spark.sql.shuffle.partitions"), PARTITIONS)
+
+
+def is_adaptive(options: Mapping[str, str]) -> bool:
+    """Return whether Spark changes plans by what it has seen: it joins small partitions."""
+    return options.get("spark.sql.adaptive.enabled", "true").strip().lower() != "false"
 
 
 def off_heap(options: Mapping[str, str]) -> int:

@@ -781,3 +781,39 @@ def test_a_scan_has_no_key_to_spread() -> None:
     run.stages[0].is_join = True
     run.stages[0].shuffle_read_bytes = Spread(0, MB, 200 * MB)
     assert "skewedPartitionThresholdInBytes=96m" in find(run)[0].cure
+
+
+@pytest.mark.parametrize(
+    ("largest", "other", "seconds", "is_skewed"),
+    [
+        (70, 30, 20, True),
+        (70, 30, 11, False),  # as fast as the other one
+        (62, 38, 20, False),
+        (50, 50, 20, False),
+    ],
+)
+def test_a_partition_of_one_key_is_seen_where_the_others_were_joined(
+    largest: int, other: int, seconds: int, is_skewed: bool
+) -> None:
+    run = healthy()
+    run.master, run.executors = "local[2]", [ExecutorEntry("driver", "node1", 2)]
+    (stage,) = run.stages
+    stage.task_count, stage.query = 2, 0
+    stage.task_ms = Spread(10_000, 10_000, seconds * 1000)
+    stage.shuffle_read_bytes = Spread(other * MB, other * MB, largest * MB)
+    stage.totals = TaskTotals(
+        tasks=2, task_ms=10_000 + seconds * 1000, shuffle_read_bytes=(largest + other) * MB
+    )
+    assert ("skewed_stage" in {finding.code for finding in find(run)}) is is_skewed
+    run.options["spark.sql.shuffle.partitions"] = "2"
+    assert "skewed_stage" not in {finding.code for finding in find(run)}, "nothing was joined"
+
+
+def test_a_file_that_cannot_be_divided_is_skewed_input() -> None:
+    run = healthy()
+    (stage,) = run.stages
+    stage.shuffle_read_bytes, stage.task_ms = Spread(), Spread(20_000, 20_000, 40_000)
+    stage.input_bytes = Spread(11 * MB, 11 * MB, 40 * MB)
+    stage.totals = TaskTotals(tasks=2, task_ms=60_000, input_bytes=51 * MB)
+    (finding,) = [finding for finding in find(run) if finding.code == "skewed_stage"]
+    assert "40.0 MB of input" in finding.title and "row groups" in finding.cure

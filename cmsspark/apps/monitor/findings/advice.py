@@ -130,8 +130,6 @@ def rate_confidence(runs: Sequence[RunMetrics]) -> str:
 
 #: The arrays of a sort double when they grow, and the largest task has more than the average.
 HEADROOM: Final = 1.5
-#: Spark's default number of partitions of a shuffle.
-PARTITIONS: Final = 200
 MOST_PARTITIONS: Final = 100_000
 #: ``spark.sql.adaptive.coalescePartitions.minPartitionSize``: Spark makes no smaller ones.
 LEAST_PARTITION: Final = MIB
@@ -192,7 +190,7 @@ def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
             partitions = -(-partitions // slots) * slots
             size = (
                 max(LEAST_PARTITION, totals.shuffle_read_bytes // partitions)
-                if _is_adaptive(run)
+                if sizes.is_adaptive(run.options)
                 else None
             )
             yield SpillCure(stage, need, room, partitions, size)
@@ -226,17 +224,10 @@ def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
     }
     if stage.task_count in fixed:
         return False
-    number = shuffle_partitions(run)
-    return stage.task_count == number or (_is_adaptive(run) and stage.task_count < number)
-
-
-def shuffle_partitions(run: RunMetrics) -> int:
-    """Return ``spark.sql.shuffle.partitions`` of a run."""
-    return sizes.count(run.options.get("spark.sql.shuffle.partitions"), PARTITIONS)
-
-
-def _is_adaptive(run: RunMetrics) -> bool:
-    return run.options.get("spark.sql.adaptive.enabled", "true").strip().lower() != "false"
+    number = sizes.shuffle_partitions(run.options)
+    return stage.task_count == number or (
+        sizes.is_adaptive(run.options) and stage.task_count < number
+    )
 
 
 #: Shares of the heap above which it grows and below which it may shrink, and of garbage
@@ -302,8 +293,9 @@ def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     latest, role = alike[0], _working_role(alike[0])
     worst = find_worst(alike, role)
     confidence = rate_confidence(alike)
+    partitions = sizes.shuffle_partitions(latest.options)
     cure = spill_cure(
-        [run for run in alike if shuffle_partitions(run) == shuffle_partitions(latest)], role
+        [run for run in alike if sizes.shuffle_partitions(run.options) == partitions], role
     )
     skew = list(_skew(latest))
     if skew and cure is None:
@@ -321,7 +313,7 @@ def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
         _cores(worst, latest, heap),
     ]
     if skew and cure is None:
-        text = f"{shuffle_partitions(latest)}; keep them: {_SKEWED}"
+        text = f"{partitions}; keep them: {_SKEWED}"
         return [*advice, Advice("partitions", text)]
     return [*advice, *_partitions(alike, latest, cure)]
 
@@ -702,7 +694,7 @@ def _partitions(
     read = max(
         (stage.totals.shuffle_read_bytes for run in runs for stage in run.stages), default=0
     )
-    now = shuffle_partitions(latest)
+    now = sizes.shuffle_partitions(latest.options)
     if not read:
         yield Advice("partitions", "not known: no stage read a shuffle")
         return

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from cmsspark.apps.monitor.findings import named
-from cmsspark.apps.monitor.memory_sizes import as_option, count, off_heap, parallel_tasks, size
+from cmsspark.apps.monitor.memory_sizes import (
+    as_option,
+    count,
+    is_adaptive,
+    off_heap,
+    parallel_tasks,
+    shuffle_partitions,
+    size,
+)
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.store.run_metrics import Finding, RunMetrics, Spread, StageEntry
 
@@ -24,6 +32,10 @@ SKEW_BYTES: Final = 32 * MB
 #: others: in bytes, and in time.
 SKEW_OF_FEW: Final = 4
 SKEW_TIME_OF_FEW: Final = 2
+#: Adaptive execution joins partitions up to a core's share of the bytes: what is larger by
+#: this much is one partition, of which the others are hundreds.
+SKEW_OF_JOINED: Final = 1.3
+SKEW_TIME_OF_JOINED: Final = 1.25
 #: Spark divides input evenly where it can: less than that shows a file that it cannot divide.
 SKEW_OF_INPUT: Final = 3
 SKEW_TIME_OF_INPUT: Final = 1.5
@@ -178,6 +190,11 @@ def find_skew(metrics: RunMetrics, stage: StageEntry) -> Skew | None:
             usual = f"the median {volume(spread.median)}"
         else:
             usual = f"its fair share is {volume(total / tasks)}"
+            is_uneven = is_uneven or (
+                _has_joined_partitions(metrics, stage)
+                and spread.max >= SKEW_OF_JOINED * total / (parallel_tasks(metrics, stage) or 1)
+                and times.max >= max(_ROWS_MS, SKEW_TIME_OF_JOINED * others_ms)
+            )
             # Adaptive execution may be told to fill partitions up to a size: the last
             # one gets the rest then.
             is_uneven = is_uneven and spread.max > 1.1 * _filled_size(metrics)
@@ -206,6 +223,12 @@ def _mean_of_others(total: int, spread: Spread, tasks: int) -> float:
     return (total - spread.max) / (tasks - 1) if total > spread.max else float(spread.max)
 
 
+def _has_joined_partitions(metrics: RunMetrics, stage: StageEntry) -> bool:
+    """Return whether adaptive execution made a stage's tasks of more partitions."""
+    is_joined = stage.query is not None and stage.task_count < shuffle_partitions(metrics.options)
+    return is_joined and is_adaptive(metrics.options)
+
+
 def _filled_size(metrics: RunMetrics) -> int:
     """Return the size to which adaptive execution fills partitions; 0 where it makes as
     many as there are cores.
@@ -231,7 +254,7 @@ def skew_join_cure(metrics: RunMetrics, skew: Skew) -> str:
     """Return what makes adaptive execution divide the partition of a join."""
     option = "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes"
     limit = size(metrics.options.get(option)) or SKEW_JOIN_BYTES
-    if metrics.options.get("spark.sql.adaptive.enabled", "true").strip().lower() == "false":
+    if not is_adaptive(metrics.options):
         return "spark.sql.adaptive.enabled=true divides the partitions of joins"
     if 0 < skew.size < limit:
         return f"{option}={as_option(skew.size // 2, 1 << 20)} divides it (now above {volume(limit)} only)"
