@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 import msgspec
+from click import option
 
 from cmsspark.apps.monitor.run_report import events_command
 from cmsspark.base.dates import to_second
@@ -20,7 +21,7 @@ from cmsspark.settings.settings import load_settings
 from cmsspark.store.process_samples import read_processes
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
-_TOKEN: Final = click.option(
+_TOKEN: Final = option(
     "--token-file",
     type=_FILE,
     required=True,
@@ -28,7 +29,7 @@ _TOKEN: Final = click.option(
 )
 
 
-@click.group("monitor", cls=CommandGroup)
+@click.group("monitor", cls=CommandGroup, context_settings={"show_default": True})
 def command() -> None:
     """Watch the processes of runs: on this host, and on the nodes of a cluster.
 
@@ -41,14 +42,8 @@ command.add_command(events_command)
 
 
 @command.command("runs")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=30,
-    show_default=True,
-    help="Maximum number of runs.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one run a line.")
+@option("--limit", type=click.IntRange(min=1), default=30, help="Maximum number of runs.")
+@option("--json", "as_json", is_flag=True, help="Print JSON, one run a line.")
 @run_options
 def runs_command(limit: int, as_json: bool, settings_file: str | None) -> None:
     """List the watched runs, the latest first."""
@@ -71,51 +66,39 @@ def runs_command(limit: int, as_json: bool, settings_file: str | None) -> None:
 
 
 @command.command("node")
-@click.option(
-    "--collector", required=True, metavar="URL", help="The collector: http[s]://HOST:PORT."
-)
+@option("--collector", required=True, metavar="URL", help="The collector: http[s]://HOST:PORT.")
 @_TOKEN
-@click.option(
-    "--run", metavar="RUN", help="The run that this belongs to: the monitor ends with it."
-)
-@click.option(
+@option("--run", metavar="RUN", help="The run that this belongs to: the monitor ends with it.")
+@option(
     "--ttl",
     type=FiniteRange(min=0, min_open=True),
     default=86_400,
-    show_default=True,
     help="Seconds after which it ends.",
 )
-@click.option(
-    "--interval",
-    type=FiniteRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    help="Seconds between samples.",
-)
-@click.option(
+@option("--interval", type=FiniteRange(min=0.1), default=10.0, help="Seconds between samples.")
+@option(
     "--patience",
     type=FiniteRange(min=1),
     default=600.0,
-    show_default=True,
     help="With --run: seconds without an answer of the collector after which it ends.",
 )
-@click.option(
+@option(
     "--pid",
     type=click.IntRange(min=1),
     help="Watch below this process. [default: the host's NodeManager]",
 )
-@click.option(
+@option(
     "--name",
     metavar="NAME",
     help="The name of this node, where two have one host name. [default: the host name]",
 )
-@click.option(
+@option(
     "--buffer",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Where samples wait while the collector is away. [default: in the state directory]",
 )
-@click.option(
+@option(
     "--ca",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Certificates to trust, for https.",
@@ -157,23 +140,11 @@ def node_command(
 
 @command.command("collect")
 @_TOKEN
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    metavar="ADDRESS",
-    help="The address to listen on.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=8_766,
-    show_default=True,
-    help="0 takes a free port.",
-)
-@click.option("--tls-cert", type=_FILE, help="Certificate; with its key, or --tls-key.")
-@click.option("--tls-key", type=_FILE, help="Private key of the certificate.")
-@click.option("--without-tls", is_flag=True, help="Allow an address of the network without TLS.")
+@option("--host", default="127.0.0.1", metavar="ADDRESS", help="The address to listen on.")
+@option("--port", type=click.IntRange(0, 65_535), default=8_766, help="0 takes a free port.")
+@option("--tls-cert", type=_FILE, help="Certificate; with its key, or --tls-key.")
+@option("--tls-key", type=_FILE, help="Private key of the certificate.")
+@option("--without-tls", is_flag=True, help="Allow an address of the network without TLS.")
 @run_options
 def collect_command(
     token_file: Path,
@@ -205,7 +176,7 @@ def collect_command(
 
 @command.command("watch")
 @click.argument("pid", type=click.IntRange(min=1))
-@click.option(
+@option(
     "--interval",
     type=FiniteRange(min=0.1),
     metavar="SECONDS",

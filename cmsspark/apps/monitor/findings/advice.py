@@ -22,10 +22,12 @@ from cmsspark.apps.monitor.findings.failures import WORKER_LIMIT
 from cmsspark.apps.monitor.findings.stages import (
     GC_LEAST_MS,
     SPILL_BYTES,
+    SpillCure,
     find_skew,
     skew_join_cure,
+    spill_cure,
+    tasks_at_once,
 )
-from cmsspark.apps.monitor.logs.plans import FIXED_PARTITIONS
 from cmsspark.apps.monitor.measured_runs import with_events
 from cmsspark.apps.monitor.memory_sizes import MIB
 from cmsspark.base.errors import UsageError
@@ -34,7 +36,7 @@ from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.cli.options import run_options
 from cmsspark.settings.settings import load_settings
 from cmsspark.store.own_jobs import find_job
-from cmsspark.store.run_metrics import RunMetrics, StageEntry
+from cmsspark.store.run_metrics import RunMetrics
 
 _ENOUGH_RUNS: Final = 3
 _SHORT_MS: Final = 10_000
@@ -126,108 +128,6 @@ def rate_confidence(runs: Sequence[RunMetrics]) -> str:
     if len(long) >= _ENOUGH_RUNS:
         return "high"
     return "medium" if long else "low"
-
-
-#: The arrays of a sort double when they grow, and the largest task has more than the average.
-HEADROOM: Final = 1.5
-MOST_PARTITIONS: Final = 100_000
-#: ``spark.sql.adaptive.coalescePartitions.minPartitionSize``: Spark makes no smaller ones.
-LEAST_PARTITION: Final = MIB
-MOST_GROWTH: Final = 4
-#: A task that spilled needs at least so many times what it had.
-LEAST_GROWTH: Final = 1.25
-
-
-class SpillCure(Struct, frozen=True):
-    """The worst stage that spilled: bytes that a task needs and had. Either partitions,
-    or a heap, are the cure.
-
-    ``partition_bytes``: what adaptive execution makes of them, where it joined small ones.
-    """
-
-    stage: StageEntry
-    need: int
-    room: int
-    partitions: int | None = None
-    partition_bytes: int | None = None
-    heap: int | None = None
-    off_heap: int | None = None
-
-
-def spill_cure(runs: Sequence[RunMetrics], role: str) -> SpillCure | None:
-    """Return the cure for the stage whose tasks lacked most; None where no stage that
-    spilled is known.
-    """
-    cures = [cure for run in runs for cure in _cures(run, role)]
-    if not cures:
-        return None
-    fixed = [cure for cure in cures if cure.heap is not None or cure.off_heap is not None]
-    # A heap that is large enough for a stage of fixed tasks serves the others, too.
-    return max(fixed or cures, key=lambda cure: cure.need / max(1, cure.room))
-
-
-def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
-    heap = sizes.heap(run.options, role)
-    fraction = (
-        sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION) or sizes.FRACTION
-    )
-    slots, off_heap = _tasks_at_once(run, role), sizes.off_heap(run.options)
-    # With off-heap memory on, tasks execute there, and not in the heap.
-    room = off_heap // slots or int(max(0, heap - sizes.RESERVED) * fraction / slots)
-    for stage in run.stages:
-        totals, tasks = stage.totals, stage.totals.tasks - stage.totals.failed_tasks
-        if totals.disk_spilled_bytes < SPILL_BYTES or tasks <= 0 or find_skew(run, stage):
-            continue
-        need = int(HEADROOM * (totals.memory_spilled_bytes / tasks)) + totals.peak_execution_bytes
-        # Where few of many tasks spilled the average is small, but these needed more
-        # than they had.
-        need = max(need, int(LEAST_GROWTH * room))
-        total = need * tasks
-        if off_heap:
-            yield SpillCure(stage, need, room, off_heap=need * slots)
-        elif _has_set_partitions(run, stage) and room > 0:
-            partitions = min(MOST_PARTITIONS, -(-total // room))
-            partitions = -(-partitions // slots) * slots
-            size = (
-                max(LEAST_PARTITION, totals.shuffle_read_bytes // partitions)
-                if sizes.is_adaptive(run.options)
-                else None
-            )
-            yield SpillCure(stage, need, room, partitions, size)
-        else:
-            goal = int(need * slots / fraction) + sizes.RESERVED
-            yield SpillCure(stage, need, room, heap=min(max(goal, heap), MOST_GROWTH * heap))
-
-
-def _tasks_at_once(run: RunMetrics, role: str) -> int:
-    """Return how many tasks share the memory of an executor."""
-    cores = max(
-        (
-            entry.cores
-            for entry in run.executors
-            if (entry.executor == "driver") == (role == "driver")
-        ),
-        default=1,
-    )
-    return max(1, cores // sizes.count(run.options.get("spark.task.cpus"), 1))
-
-
-def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
-    """Return whether ``spark.sql.shuffle.partitions`` decides how many tasks a stage has."""
-    if not stage.totals.shuffle_read_bytes:
-        return False
-    fixed = {
-        value
-        for query in run.queries
-        for kind, _, value in query.nodes
-        if kind == FIXED_PARTITIONS
-    }
-    if stage.task_count in fixed:
-        return False
-    number = sizes.shuffle_partitions(run.options)
-    return stage.task_count == number or (
-        sizes.is_adaptive(run.options) and stage.task_count < number
-    )
 
 
 #: Shares of the heap above which it grows and below which it may shrink, and of garbage
@@ -322,7 +222,7 @@ def _not_helpful(runs: Sequence[RunMetrics]) -> dict[str, str]:
     """Return subject → what to say instead of advising it again: the latest run had the
     value that the runs before it were advised, and its trouble is as large as before.
     """
-    ended = [run for run in runs if run.engine == "spark" and run.executors]
+    ended = _measured(runs)
     if len(ended) < 2:
         return {}
     latest, before = ended[0], ended[1]
@@ -388,7 +288,7 @@ def _worker_limit(runs: Sequence[RunMetrics], role: str) -> Iterator[Advice]:
             "Python workers", "not known: a limit outside of Spark (ulimit -v) stopped one"
         )
         return
-    slots = _tasks_at_once(latest, role)
+    slots = tasks_at_once(latest, role)
     goal = sizes.as_option(max(2 * limit, slots * WORKER_BYTES))
     yield Advice(
         "Python workers",
@@ -405,9 +305,13 @@ def alike_runs(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
     """Return the runs that are compared: other options make other peaks, so only those
     with today's heap.
     """
-    spark = [run for run in runs if run.engine == "spark" and run.executors]
+    spark = _measured(runs)
     heaps = [sizes.heap(run.options, _working_role(spark[0])) for run in spark]
     return [run for run, heap in zip(spark, heaps, strict=True) if heap == heaps[0]]
+
+
+def _measured(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
+    return [run for run in runs if run.engine == "spark" and run.executors]
 
 
 def _working_role(run: RunMetrics) -> str:
@@ -419,16 +323,12 @@ def _settled_heap(runs: Sequence[RunMetrics], role: str, now: int, peak: int) ->
     """Return the heap of which the peak would be 75 %, by a line through the peaks of two
     heaps; None if no larger heap had a larger peak.
     """
-    heaps = {
-        id(run): sizes.heap(run.options, role)
-        for run in runs
-        if run.engine == "spark" and run.executors
-    }
-    before = next((heap for heap in heaps.values() if heap > now), None)
-    if before is None:
+    larger = [run for run in _measured(runs) if sizes.heap(run.options, role) > now]
+    if not larger:
         return None
-    same = [run for run in runs if heaps.get(id(run)) == before]
-    slope = (find_worst(same, role).heap - peak) / (before - now)
+    before = sizes.heap(larger[0].options, role)
+    earlier = [run for run in larger if sizes.heap(run.options, role) == before]
+    slope = (find_worst(earlier, role).heap - peak) / (before - now)
     if slope < _LEAST_SLOPE:
         return None
     fixed = peak - slope * now
@@ -476,7 +376,7 @@ def _heap(
         if holds
     ]
     if reasons and cure is not None and cure.heap is not None:
-        inputs += f"; {_describe_need(cure)}"
+        inputs += f"; {cure}"
         formula += "; for spills: need of a task × tasks at once / fraction + 300 MB"
     basis = Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
     if reasons:
@@ -509,12 +409,6 @@ def _heap(
         option, is_known = f"spark.{role}.memory", settled is not None
         return _sized(basis, option, now, goal, reason, is_known=is_known)
     return basis
-
-
-def _describe_need(cure: SpillCure) -> str:
-    return (
-        f"a task of stage {cure.stage.stage} needs {volume(cure.need)} and had {volume(cure.room)}"
-    )
 
 
 def _written(count: int) -> str:
@@ -655,7 +549,7 @@ def _off_heap(worst: Worst, run: RunMetrics, cure: SpillCure | None) -> Advice:
         "off-heap memory", f"{_written(now)} fits; keep it", None, inputs, formula, "medium"
     )
     if cure is not None and cure.off_heap is not None:
-        inputs += f"; {_describe_need(cure)}"
+        inputs += f"; {cure}"
         basis = structs.replace(
             basis, inputs=inputs, formula="need of a task × tasks at once", aim="spilled"
         )
@@ -708,7 +602,7 @@ def _partitions(
     reason = "parts of at most 128 MB"
     if cure is not None and cure.partitions is not None:
         goal, reason = max(goal, cure.partitions), "tasks that spilled need less each"
-        inputs += f"; {_describe_need(cure)}"
+        inputs += f"; {cure}"
         formula = f"max({formula}; need of a task × tasks / memory of a task)"
     fit = f"{now} fit; keep them (adaptive execution joins small ones)"
     basis = Advice("partitions", fit, None, inputs, formula, "medium")
@@ -764,15 +658,10 @@ def lines(advice: Sequence[Advice]) -> Iterator[str]:
                 yield f"  {name:<12}{value}"
 
 
-@click.command("advise")
+@click.command("advise", context_settings={"show_default": True})
 @click.argument("job")
 @click.option(
-    "--runs",
-    "count",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Runs that are compared.",
+    "--runs", "count", type=click.IntRange(min=1), default=5, help="Runs that are compared."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @run_options

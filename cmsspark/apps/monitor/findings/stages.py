@@ -1,4 +1,5 @@
-"""Findings on stages: uneven, few, tiny or slow tasks, spills, garbage collection, idle cores.
+"""Findings on stages: uneven, few, tiny or slow tasks, spills and what tasks lacked then,
+garbage collection, idle cores.
 
 The thresholds are in ``docs/monitoring.md``, their sources in decision 040.
 """
@@ -8,19 +9,13 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.findings import named
-from cmsspark.apps.monitor.memory_sizes import (
-    as_option,
-    count,
-    is_adaptive,
-    off_heap,
-    parallel_tasks,
-    shuffle_partitions,
-    size,
-)
+from cmsspark.apps.monitor.logs.plans import FIXED_PARTITIONS
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.store.run_metrics import Finding, RunMetrics, Spread, StageEntry
 
@@ -127,7 +122,7 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
     if _LISTING.search(stage.name):
         return  # Spark lists folders by tasks of its own
     # A stage that was never submitted, such as one that failed before, has no duration.
-    duration, cores = stage.duration_ms or 0, parallel_tasks(metrics, stage)
+    duration, cores = stage.duration_ms or 0, sizes.parallel_tasks(metrics, stage)
     uneven = _skew(metrics, stage) or (_straggler(metrics, stage) if cores > 1 else None)
     if uneven is not None:
         yield uneven
@@ -136,7 +131,7 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
     if stage.totals.disk_spilled_bytes >= SPILL_BYTES and not is_skewed:
         totals = stage.totals
         title = f"{volume(totals.disk_spilled_bytes)} spilled to disk ({volume(totals.memory_spilled_bytes)} in memory)"
-        memory = "off-heap memory" if off_heap(metrics.options) else "heap"
+        memory = "off-heap memory" if sizes.off_heap(metrics.options) else "heap"
         yield named("spill", title, stage_name(stage), memory=memory)
     # A later attempt has only the tasks whose output was lost.
     # show() and take() look at one partition first.
@@ -147,7 +142,7 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
         and not stage.attempt
         and not is_first
     ):
-        cpus = count(metrics.options.get("spark.task.cpus"), 1)
+        cpus = sizes.count(metrics.options.get("spark.task.cpus"), 1)
         core_text = f" of {cpus} cores" if cpus > 1 else ""
         title = f"{stage.task_count} tasks{core_text} on {cores * cpus} cores, for {duration / 1000:.0f} s"
         title += host_load(metrics, stage)
@@ -192,7 +187,8 @@ def find_skew(metrics: RunMetrics, stage: StageEntry) -> Skew | None:
             usual = f"its fair share is {volume(total / tasks)}"
             is_uneven = is_uneven or (
                 _has_joined_partitions(metrics, stage)
-                and spread.max >= SKEW_OF_JOINED * total / (parallel_tasks(metrics, stage) or 1)
+                and spread.max
+                >= SKEW_OF_JOINED * total / (sizes.parallel_tasks(metrics, stage) or 1)
                 and times.max >= max(_ROWS_MS, SKEW_TIME_OF_JOINED * others_ms)
             )
             # Adaptive execution may be told to fill partitions up to a size: the last
@@ -225,8 +221,10 @@ def _mean_of_others(total: int, spread: Spread, tasks: int) -> float:
 
 def _has_joined_partitions(metrics: RunMetrics, stage: StageEntry) -> bool:
     """Return whether adaptive execution made a stage's tasks of more partitions."""
-    is_joined = stage.query is not None and stage.task_count < shuffle_partitions(metrics.options)
-    return is_joined and is_adaptive(metrics.options)
+    is_joined = stage.query is not None and stage.task_count < sizes.shuffle_partitions(
+        metrics.options
+    )
+    return is_joined and sizes.is_adaptive(metrics.options)
 
 
 def _filled_size(metrics: RunMetrics) -> int:
@@ -237,7 +235,10 @@ def _filled_size(metrics: RunMetrics) -> int:
     option = metrics.options.get(f"{adaptive}coalescePartitions.parallelismFirst", "true")
     if option.strip().lower() != "false":
         return 0
-    return size(metrics.options.get(f"{adaptive}advisoryPartitionSizeInBytes")) or ADVISORY_BYTES
+    return (
+        sizes.size(metrics.options.get(f"{adaptive}advisoryPartitionSizeInBytes"))
+        or ADVISORY_BYTES
+    )
 
 
 def _skew(metrics: RunMetrics, stage: StageEntry) -> Finding | None:
@@ -253,11 +254,11 @@ def _skew(metrics: RunMetrics, stage: StageEntry) -> Finding | None:
 def skew_join_cure(metrics: RunMetrics, skew: Skew) -> str:
     """Return what makes adaptive execution divide the partition of a join."""
     option = "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes"
-    limit = size(metrics.options.get(option)) or SKEW_JOIN_BYTES
-    if not is_adaptive(metrics.options):
+    limit = sizes.size(metrics.options.get(option)) or SKEW_JOIN_BYTES
+    if not sizes.is_adaptive(metrics.options):
         return "spark.sql.adaptive.enabled=true divides the partitions of joins"
     if 0 < skew.size < limit:
-        return f"{option}={as_option(skew.size // 2, 1 << 20)} divides it (now above {volume(limit)} only)"
+        return f"{option}={sizes.as_option(skew.size // 2, 1 << 20)} divides it (now above {volume(limit)} only)"
     return "adaptive execution divides only the side of a join that is not outer, without a shuffle after it"
 
 
@@ -329,7 +330,9 @@ def _idle(metrics: RunMetrics) -> Iterator[Finding]:
     for entry in metrics.executors:
         begin = max(first, entry.added_ms or first)
         present += entry.cores * max(0, min(last, entry.removed_ms or last) - begin)
-    idle = present - metrics.totals.task_ms * count(metrics.options.get("spark.task.cpus"), 1)
+    idle = present - metrics.totals.task_ms * sizes.count(
+        metrics.options.get("spark.task.cpus"), 1
+    )
     if last - first < IDLE_LEAST_MS or idle < IDLE_CORE_MS or idle < IDLE_SHARE * present:
         return
     waits = last - first - sum(end - begin for begin, end in metrics.task_spans)
@@ -337,3 +340,111 @@ def _idle(metrics: RunMetrics) -> Iterator[Finding]:
     if waits > idle / 2 / max(1, present // max(1, last - first)):
         title += f"; no task ran for {waits / 1000:.0f} s, while the driver did something else"
     yield named("idle_cores", title + host_load(metrics), "all stages")
+
+
+#: The arrays of a sort double when they grow, and the largest task has more than the average.
+HEADROOM: Final = 1.5
+MOST_PARTITIONS: Final = 100_000
+#: ``spark.sql.adaptive.coalescePartitions.minPartitionSize``: Spark makes no smaller ones.
+LEAST_PARTITION: Final = sizes.MIB
+MOST_GROWTH: Final = 4
+#: A task that spilled needs at least so many times what it had.
+LEAST_GROWTH: Final = 1.25
+
+
+@dataclass(frozen=True)
+class SpillCure:
+    """The worst stage that spilled: bytes that a task needs and had. Either partitions,
+    or a heap, are the cure.
+
+    ``partition_bytes``: what adaptive execution makes of them, where it joined small ones.
+    """
+
+    stage: StageEntry
+    need: int
+    room: int
+    partitions: int | None = None
+    partition_bytes: int | None = None
+    heap: int | None = None
+    off_heap: int | None = None
+
+    def __str__(self) -> str:
+        """Say what a task lacked."""
+        needs = f"needs {volume(self.need)} and had {volume(self.room)}"
+        return f"a task of stage {self.stage.stage} {needs}"
+
+
+def spill_cure(runs: Sequence[RunMetrics], role: str) -> SpillCure | None:
+    """Return the cure for the stage whose tasks lacked most; None where no stage that
+    spilled is known.
+    """
+    cures = [cure for run in runs for cure in _cures(run, role)]
+    if not cures:
+        return None
+    fixed = [cure for cure in cures if cure.heap is not None or cure.off_heap is not None]
+    # A heap that is large enough for a stage of fixed tasks serves the others, too.
+    return max(fixed or cures, key=lambda cure: cure.need / max(1, cure.room))
+
+
+def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
+    heap = sizes.heap(run.options, role)
+    fraction = (
+        sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION) or sizes.FRACTION
+    )
+    slots, off_heap = tasks_at_once(run, role), sizes.off_heap(run.options)
+    # With off-heap memory on, tasks execute there, and not in the heap.
+    room = off_heap // slots or int(max(0, heap - sizes.RESERVED) * fraction / slots)
+    for stage in run.stages:
+        totals, tasks = stage.totals, stage.totals.tasks - stage.totals.failed_tasks
+        if totals.disk_spilled_bytes < SPILL_BYTES or tasks <= 0 or find_skew(run, stage):
+            continue
+        need = int(HEADROOM * (totals.memory_spilled_bytes / tasks)) + totals.peak_execution_bytes
+        # Where few of many tasks spilled the average is small, but these needed more
+        # than they had.
+        need = max(need, int(LEAST_GROWTH * room))
+        total = need * tasks
+        if off_heap:
+            yield SpillCure(stage, need, room, off_heap=need * slots)
+        elif _has_set_partitions(run, stage) and room > 0:
+            partitions = min(MOST_PARTITIONS, -(-total // room))
+            partitions = -(-partitions // slots) * slots
+            size = (
+                max(LEAST_PARTITION, totals.shuffle_read_bytes // partitions)
+                if sizes.is_adaptive(run.options)
+                else None
+            )
+            yield SpillCure(stage, need, room, partitions, size)
+        else:
+            goal = int(need * slots / fraction) + sizes.RESERVED
+            yield SpillCure(stage, need, room, heap=min(max(goal, heap), MOST_GROWTH * heap))
+
+
+def tasks_at_once(run: RunMetrics, role: str) -> int:
+    """Return how many tasks share the memory of an executor."""
+    cores = max(
+        (
+            entry.cores
+            for entry in run.executors
+            if (entry.executor == "driver") == (role == "driver")
+        ),
+        default=1,
+    )
+    return max(1, cores // sizes.count(run.options.get("spark.task.cpus"), 1))
+
+
+def _has_set_partitions(run: RunMetrics, stage: StageEntry) -> bool:
+    """Return whether ``spark.sql.shuffle.partitions`` decides how many tasks a stage has."""
+    if not stage.totals.shuffle_read_bytes:
+        return False
+    fixed = {
+        value
+        for query in run.queries
+        for kind, _, value in query.nodes
+        if kind == FIXED_PARTITIONS
+    }
+    if stage.task_count in fixed:
+        return False
+    number = sizes.shuffle_partitions(run.options)
+    return stage.task_count == number or (
+        sizes.is_adaptive(run.options) and stage.task_count < number
+    )

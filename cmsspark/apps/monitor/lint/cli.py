@@ -61,7 +61,7 @@ def command(scripts: tuple[str, ...], as_json: bool) -> int:
                 )
                 continue
             detail = f" ({problem.detail})" if problem.detail else ""
-            where = f"{path}:{script.place(problem.line)}:{problem.column}"
+            where = f"{path}:{script.describe(problem.line)}:{problem.column}"
             click.echo(readable(f"{where}: {problem.code} {rule.what}{detail}"))
             click.echo(f"    why:  {rule.why}\n    cure: {rule.cure}")
     for refusal in refused[:-1]:
@@ -83,7 +83,7 @@ def _lint(path: Path) -> tuple[list[Problem], Script]:
             script = read_notebook(script.source)
         return lint(script.source), script
     except SyntaxError as error:
-        where = f"{path}:{script.place(error.lineno)}" if error.lineno else str(path)
+        where = f"{path}:{script.describe(error.lineno)}" if error.lineno else str(path)
         next_step = "Spark 3.5 and 4 run Python 3; `2to3` converts scripts for Python 2"
         raise DataError(
             "the script is not in Python 3", where=where, found=error.msg, next_step=next_step
@@ -191,7 +191,7 @@ class Script:
             return 0, line
         return self.positions[min(line, len(self.positions)) - 1]
 
-    def place(self, line: int) -> str:
+    def describe(self, line: int) -> str:
         """Return how a message names a line."""
         cell, number = self.position(line)
         return f"cell {cell}:{number}" if cell else str(number)

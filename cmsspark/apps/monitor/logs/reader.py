@@ -53,48 +53,46 @@ class TaskSums:
         """Add an attempt of a task that ended, however it ended. Bytes of failed tasks
         were read and written, too.
         """
-        _add_task(self.totals, event)
-        if (metrics := event.metrics) is not None:
-            self._cpu_ns += metrics.cpu_ns
-            self.totals.cpu_ms = self._cpu_ns // 1_000_000
-            if metrics.shuffle_write is not None:
-                self._shuffle_write_ns += metrics.shuffle_write.ns
-                self.totals.shuffle_write_ms = self._shuffle_write_ns // 1_000_000
+        info, metrics, totals = event.info, event.metrics, self.totals
+        is_resubmitted = event.reason.reason == "Resubmitted"
+        totals.tasks += 1
+        totals.failed_tasks += info.failed
+        totals.resubmitted_tasks += is_resubmitted
+        totals.killed_tasks += info.killed
+        totals.speculative_tasks += info.speculative
+        # The time of a task whose output was lost was added when it ended first.
+        totals.task_ms += 0 if is_resubmitted else max(0, info.finish - info.launch)
+        if metrics is None:
+            return
+        self._cpu_ns += metrics.cpu_ns
+        totals.cpu_ms = self._cpu_ns // 1_000_000
+        totals.run_ms += metrics.run
+        totals.gc_ms += metrics.gc
+        totals.deserialize_ms += metrics.deserialize
+        totals.result_serialize_ms += metrics.serialize
+        totals.result_bytes += metrics.result
+        totals.memory_spilled_bytes += metrics.memory_spilled
+        totals.disk_spilled_bytes += metrics.disk_spilled
+        totals.peak_execution_bytes = max(totals.peak_execution_bytes, metrics.peak)
+        if (read := metrics.shuffle_read) is not None:
+            totals.shuffle_read_bytes += read.remote + read.local
+            totals.shuffle_read_records += read.records
+            totals.fetch_wait_ms += read.wait
+        if (write := metrics.shuffle_write) is not None:
+            totals.shuffle_write_bytes += write.bytes
+            totals.shuffle_write_records += write.records
+            self._shuffle_write_ns += write.ns
+            totals.shuffle_write_ms = self._shuffle_write_ns // 1_000_000
+        if metrics.input is not None:
+            totals.input_bytes += metrics.input.bytes
+            totals.input_records += metrics.input.records
+        if metrics.output is not None:
+            totals.output_bytes += metrics.output.bytes
+            totals.output_records += metrics.output.records
 
 
-def _add_task(totals: TaskTotals, event: TaskEnd) -> None:
-    info, metrics = event.info, event.metrics
-    totals.tasks += 1
-    totals.failed_tasks += info.failed
-    totals.resubmitted_tasks += event.reason.reason == "Resubmitted"
-    totals.killed_tasks += info.killed
-    totals.speculative_tasks += info.speculative
-    # The time of a task whose output was lost was added when it ended first.
-    if event.reason.reason != "Resubmitted":
-        totals.task_ms += max(0, info.finish - info.launch)
-    if metrics is None:
-        return
-    totals.run_ms += metrics.run
-    totals.gc_ms += metrics.gc
-    totals.deserialize_ms += metrics.deserialize
-    totals.result_serialize_ms += metrics.serialize
-    totals.result_bytes += metrics.result
-    totals.memory_spilled_bytes += metrics.memory_spilled
-    totals.disk_spilled_bytes += metrics.disk_spilled
-    totals.peak_execution_bytes = max(totals.peak_execution_bytes, metrics.peak)
-    if (read := metrics.shuffle_read) is not None:
-        totals.shuffle_read_bytes += read.remote + read.local
-        totals.shuffle_read_records += read.records
-        totals.fetch_wait_ms += read.wait
-    if (write := metrics.shuffle_write) is not None:
-        totals.shuffle_write_bytes += write.bytes
-        totals.shuffle_write_records += write.records
-    if metrics.input is not None:
-        totals.input_bytes += metrics.input.bytes
-        totals.input_records += metrics.input.records
-    if metrics.output is not None:
-        totals.output_bytes += metrics.output.bytes
-        totals.output_records += metrics.output.records
+#: Fields of a stage that are spreads over its tasks.
+_SPREADS: Final = ("task_ms", "shuffle_read_bytes", "shuffle_read_records", "input_bytes")
 
 
 class OpenStage:
@@ -103,12 +101,7 @@ class OpenStage:
     def __init__(self, stage: int, attempt: int) -> None:
         self.entry = StageEntry(stage, attempt)
         self._sums = TaskSums(self.entry.totals)
-        self._task_ms, self._shuffle_read, self._input = (
-            QuantileSketch(),
-            QuantileSketch(),
-            QuantileSketch(),
-        )
-        self._records = QuantileSketch()
+        self._sketches = {name: QuantileSketch() for name in _SPREADS}
         self._longest_ms = 0
         self._peaks: dict[str, dict[str, int]] = {}
 
@@ -133,8 +126,8 @@ class OpenStage:
         read = shuffle.remote + shuffle.local if shuffle is not None else 0
         records = shuffle.records if shuffle is not None else 0
         size = metrics.input.bytes if metrics is not None and metrics.input is not None else 0
-        sketches = (self._task_ms, self._shuffle_read, self._records, self._input)
-        for sketch, value in zip(sketches, (duration, read, records, size), strict=True):
+        values = (duration, read, records, size)
+        for sketch, value in zip(self._sketches.values(), values, strict=True):
             sketch.add(value, info.index, info.host)
         self.entry.second_task_ms = max(
             self.entry.second_task_ms or 0, min(duration, self._longest_ms)
@@ -161,14 +154,10 @@ class OpenStage:
 
     def closed(self) -> StageEntry:
         """Return the stage as it is stored."""
-        entry = self.entry
-        entry.task_ms, entry.shuffle_read_bytes = (
-            self._task_ms.spread(),
-            self._shuffle_read.spread(),
-        )
-        entry.shuffle_read_records = self._records.spread()
-        entry.input_bytes, entry.peaks = self._input.spread(), self._with_most_memory()
-        return entry
+        for name, sketch in self._sketches.items():
+            setattr(self.entry, name, sketch.spread())
+        self.entry.peaks = self._with_most_memory()
+        return self.entry
 
 
 #: The ratio of the bounds of a bucket: a median from it is exact to half of that, 1 %.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click import option
 
 from cmsspark import __version__
 from cmsspark.base import dates
@@ -27,7 +28,7 @@ _LONGEST_RELEASE: Final = 100
 
 
 def _page_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    out = click.option(
+    out = option(
         "--out",
         type=click.Path(path_type=Path, dir_okay=False),
         help="The HTML file. [default: NAME.html here]",
@@ -35,16 +36,14 @@ def _page_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return out(run_options(function))
 
 
-@click.group("perf", cls=CommandGroup)
+@click.group("perf", cls=CommandGroup, context_settings={"show_default": True})
 def command() -> None:
     """Run a suite of steps and watch their processes; compare releases."""
 
 
 @command.command("run")
 @click.argument("suite_file", metavar="SUITE.yaml", type=click.Path(path_type=Path))
-@click.option(
-    "--release", default=__version__, show_default=True, help="The name of what is measured."
-)
+@option("--release", default=__version__, help="The name of what is measured.")
 @run_options
 def run_command(suite_file: Path, release: str, settings_file: str | None) -> int:
     """Run the steps of a suite and watch them. Ends with the code of a step that fails,
@@ -112,13 +111,13 @@ def _echo_result(result: SuiteResult) -> None:
 @click.argument("suite")
 @click.argument("before")
 @click.argument("after")
-@click.option(
+@option(
     "--tolerance",
     type=FiniteRange(min=0),
     metavar="SHARE",
     help="End with 65 where a measure grew by more than this share, such as 0.2, and by more than noise.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one row a line.")
+@option("--json", "as_json", is_flag=True, help="Print JSON, one row a line.")
 @run_options
 def compare_command(
     suite: str,
@@ -213,7 +212,7 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
 
 @command.command("results")
 @click.argument("suite")
-@click.option("--release", help="Run of this release. [default: that of the latest complete run]")
+@option("--release", help="Run of this release. [default: that of the latest complete run]")
 @_page_options
 def results_command(
     suite: str, release: str | None, out: Path | None, settings_file: str | None
@@ -236,13 +235,7 @@ def results_command(
 
 @command.command("trend")
 @click.argument("suite")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="The last so many runs.",
-)
+@option("--limit", type=click.IntRange(min=1), default=100, help="The last so many runs.")
 @_page_options
 def trend_command(suite: str, limit: int, out: Path | None, settings_file: str | None) -> None:
     """Write the page with the trend over the last runs of SUITE."""
