@@ -740,6 +740,16 @@ def test_a_finding_about_time_says_what_load_the_host_had() -> None:
     assert find(run)[0].title.endswith("; the host had a load of 7.5 on 2 cores")
 
 
+def test_cores_that_others_had_were_not_idle() -> None:
+    run = healthy()
+    idle(100_000)(run)
+    assert "idle_cores" in {finding.code for finding in find(run)}
+    run.host_cores = 2
+    for sample in run.samples:
+        sample.host_load = 7.5
+    assert "idle_cores" not in {finding.code for finding in find(run)}
+
+
 def test_a_skewed_stage_is_not_named_for_its_spills() -> None:
     run = healthy()
     skewed(run)

@@ -322,8 +322,10 @@ _SHELL: Final = re.compile(
 
 def _idle(metrics: RunMetrics) -> Iterator[Finding]:
     """Yield that cores had no task, from the first task of the run to the last one."""
-    # Between the lines that somebody types nothing runs.
-    if not metrics.task_spans or metrics.engine != "spark" or is_interactive(metrics):
+    # Between the lines that somebody types nothing runs; on a host that others load, a run
+    # waits for its cores.
+    is_explained = is_interactive(metrics) or host_load(metrics)
+    if not metrics.task_spans or metrics.engine != "spark" or is_explained:
         return
     first, last = metrics.task_spans[0][0], max(end for _, end in metrics.task_spans)
     present = 0
@@ -339,7 +341,7 @@ def _idle(metrics: RunMetrics) -> Iterator[Finding]:
     title = f"cores were idle for {idle / present:.0%} of their time ({idle / 1000:,.0f} of {present / 1000:,.0f} s)"
     if waits > idle / 2 / max(1, present // max(1, last - first)):
         title += f"; no task ran for {waits / 1000:.0f} s, while the driver did something else"
-    yield named("idle_cores", title + host_load(metrics), "all stages")
+    yield named("idle_cores", title, "all stages")
 
 
 #: The arrays of a sort double when they grow, and the largest task has more than the average.
