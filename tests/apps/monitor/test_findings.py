@@ -802,11 +802,12 @@ def test_a_scan_has_no_key_to_spread() -> None:
         (50, 50, 20, False),
     ],
 )
+@pytest.mark.parametrize("cores", [2, 8])
 def test_a_partition_of_one_key_is_seen_where_the_others_were_joined(
-    largest: int, other: int, seconds: int, is_skewed: bool
+    largest: int, other: int, seconds: int, is_skewed: bool, cores: int
 ) -> None:
     run = healthy()
-    run.master, run.executors = "local[2]", [ExecutorEntry("driver", "node1", 2)]
+    run.master, run.executors = f"local[{cores}]", [ExecutorEntry("driver", "node1", cores)]
     (stage,) = run.stages
     stage.task_count, stage.query = 2, 0
     stage.task_ms = Spread(10_000, 10_000, seconds * 1000)

@@ -185,10 +185,10 @@ def find_skew(metrics: RunMetrics, stage: StageEntry) -> Skew | None:
             usual = f"the median {volume(spread.median)}"
         else:
             usual = f"its fair share is {volume(total / tasks)}"
+            at_once = min(tasks, sizes.parallel_tasks(metrics, stage)) or 1
             is_uneven = is_uneven or (
                 _has_joined_partitions(metrics, stage)
-                and spread.max
-                >= SKEW_OF_JOINED * total / (sizes.parallel_tasks(metrics, stage) or 1)
+                and spread.max >= SKEW_OF_JOINED * total / at_once
                 and times.max >= max(_ROWS_MS, SKEW_TIME_OF_JOINED * others_ms)
             )
             # Adaptive execution may be told to fill partitions up to a size: the last
