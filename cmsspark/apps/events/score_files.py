@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
@@ -70,15 +70,25 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ScorePartTask:
-    """Gives labels, weights and probabilities of the events of a part."""
+class ModelTask:
+    """What a task does with a model, which it loads once."""
 
     model: str
+
+    @cached_property
+    def loaded(self) -> Model:
+        """The model. Each task loads it: another one may stand in its folder then."""
+        return load_shipped(self.model)
+
+
+@dataclass(frozen=True)
+class ScorePartTask(ModelTask):
+    """Gives labels, weights and probabilities of the events of a part."""
 
     def __call__(self, part: str) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for labels, weights, scores in scored_part(load_shipped(self.model), part):
+        for labels, weights, scores in scored_part(self.loaded, part):
             ends = pa.array(np.arange(len(scores) + 1, dtype=np.int32) * scores.shape[1])
             flat = pa.array(np.ascontiguousarray(scores, np.float32).reshape(-1))
             probabilities = pa.ListArray.from_arrays(ends, flat)
@@ -101,18 +111,17 @@ def scores_schema(layout: EventLayout) -> pa.Schema:
 
 
 @dataclass(frozen=True)
-class ScoreRangeTask:
+class ScoreRangeTask(ModelTask):
     """Writes the scores of an entry range with a number as a part in ``folder``; a range
     that cannot be read has a reason and no part.
     """
 
     definition: Definition
-    model: str
     folder: str
 
     def __call__(self, numbered: tuple[int, EntryRange]) -> RangeResult:
         number, part = numbered
-        model, chunk = load_shipped(self.model), read_or_reason(part, self.definition)
+        model, chunk = self.loaded, read_or_reason(part, self.definition)
         if isinstance(chunk, str):
             return RangeResult(number, reason=chunk)
         with PartWriter(self.folder, number, scores_schema(model.layout)) as writer:
@@ -154,7 +163,6 @@ def _scored(
     }
 
 
-@cache
 def load_shipped(model: str) -> Model:
     """Return the model of a folder that :func:`cmsspark.engines.broadcast_files.ship`
     made available.
@@ -336,7 +344,7 @@ def _score(
     store.delete(aside)
     store.make_dirs(aside)
     try:
-        task = ScoreRangeTask(request.definition, ship(spark, request.model), aside)
+        task = ScoreRangeTask(ship(spark, request.model), request.definition, aside)
         done = read_files(spark, seen, task, request.range_events, "scoring events")
         check(done.left_out)
         succeeded = done.stored

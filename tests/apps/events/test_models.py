@@ -25,6 +25,7 @@ from cmsspark.apps.events.models import load
 from cmsspark.apps.events.root_files import Events, PartWriter
 from cmsspark.apps.events.runs import EventRequest, event_run
 from cmsspark.apps.events.scalers import Scalers
+from cmsspark.apps.events.score_files import ScorePartTask
 from cmsspark.apps.events.train import fit_xgboost, parse_parameters
 from cmsspark.base.errors import DataError, InputMissing, SettingsError, UsageError
 from cmsspark.engines import session
@@ -135,6 +136,19 @@ def test_the_loss_of_rounds_with_negative_weights_is_that_of_the_judgement() -> 
         LABELS[learned], model.predict(HLF[learned]), TOPOLOGY.classes, weights[learned]
     )
     assert history[model.rounds - 1]["train_loss"] == pytest.approx(judged.log_loss, rel=0.1)
+
+
+def test_each_task_has_the_model_that_stands_in_the_folder(tmp_path: Path) -> None:
+    """Python workers of Spark live on: a model may be trained again in its folder."""
+    scores = []
+    for trees in ("trees=2", "trees=20"):
+        parameters = parse_parameters("xgboost", (trees,))
+        model, _ = fit_xgboost(EVENTS, SCALERS, parameters, 0, 1)
+        model.save(tmp_path, SCALERS, parameters, 0)
+        task = ScorePartTask(str(tmp_path))
+        assert task.loaded is task.loaded
+        scores.append(task.loaded.predict(HLF, None))
+    assert not np.array_equal(*scores)
 
 
 @pytest.mark.parametrize("text", ["depth", "depth=x", "deepness=3", "depth=0", "rate=-1"])
