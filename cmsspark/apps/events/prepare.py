@@ -161,14 +161,17 @@ def spread(
     items: Sequence[_Item],
     size: int,
     schema: str,
+    tasks: int | None = None,
 ) -> DataFrame:
-    """Return the rows that ``work`` makes of each item in tasks; ``size``: bytes of all items."""
-    numbers = spark.range(0, len(items), 1, task_count(spark, len(items), size))
+    """Return the rows that ``work`` makes of each item, in so many tasks, by default those
+    that the bytes of all items take.
+    """
+    count = task_count(spark, len(items), size) if tasks is None else tasks
+    numbers = spark.range(0, len(items), 1, count)
     return numbers.mapInArrow(_OfItems(work, tuple(items)), schema)
 
 
-def as_row(work: Callable[[_Item], Any], item: _Item) -> Iterator[pa.RecordBatch]:
-    """Yield the result of ``work`` for an item as a row of :data:`RESULT`."""
+def _as_row(work: Callable[[_Item], Any], item: _Item) -> Iterator[pa.RecordBatch]:
     return make_rows([work(item)])
 
 
@@ -192,8 +195,9 @@ def run_tasks(
     result: type[_T],
     size: int,
     label: str,
+    tasks: int | None = None,
 ) -> list[_T]:
-    """Return what ``work`` makes of each item, which are ``size`` bytes in all, in Spark.
+    """Return what ``work`` makes of each item, in tasks as :func:`spread` has them.
 
     Raises the errors of tasks as ours where they are.
     """
@@ -203,7 +207,7 @@ def run_tasks(
         return []
     try:
         with spark_progress(spark, label):
-            rows = spread(spark, partial(as_row, work), items, size, RESULT).collect()
+            rows = spread(spark, partial(_as_row, work), items, size, RESULT, tasks).collect()
     except Exception as error:
         raise unwrap_cause(error) from None
     return [json.decode(row["result"], type=result) for row in rows]

@@ -424,8 +424,8 @@ class PartWriter:
         return self
 
     def write(self, columns: Mapping[str, Any]) -> None:
-        """Add rows: a numpy array or a list for each column; those of two dimensions
-        become lists of fixed size.
+        """Add rows: an array or a list for each column; those of two dimensions become lists
+        of fixed size.
         """
         import pyarrow as pa
 
@@ -483,6 +483,8 @@ class PartWriter:
 def _array(values: Any, field: pa.Field) -> pa.Array:
     import pyarrow as pa
 
+    if isinstance(values, pa.ChunkedArray):
+        return values
     if pa.types.is_fixed_size_list(field.type):
         flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
         return pa.FixedSizeListArray.from_arrays(pa.array(flat), type=field.type)

@@ -652,14 +652,7 @@ def write_small(files: Files, folder: str, per_class: int, layout: EventLayout) 
                 chosen[positions] = True
                 remaining[label] -= len(positions)
             selected = rows.filter(chosen)
-            columns = {
-                name: selected.column(name).combine_chunks()
-                for name in ("label", "event_hash", "weight")
-            }
-            columns["hlf"] = to_matrix(selected.column("hlf"), layout.hlf_count)
-            if layout.has_matrix:
-                columns["low_level"] = to_matrix(selected.column("low_level"), layout.matrix)
-            writer.write(columns)
+            writer.write({name: selected.column(name) for name in writer.schema.names})
             if not remaining.any():
                 break
     entries = list_parts(files, target)

@@ -11,26 +11,24 @@ import hashlib
 import itertools
 import json
 import tempfile
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
-from functools import partial
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from cmsspark.apps.events.evaluation import evaluate, write_history, write_result
-from cmsspark.apps.events.prepare import RESULT, as_row, spread
-from cmsspark.apps.events.root_files import Events, read_events
+from cmsspark.apps.events.prepare import run_tasks
+from cmsspark.apps.events.root_files import file_system, read_events
 from cmsspark.apps.events.runs import EventRequest, event_run, finish
 from cmsspark.apps.events.sample import TEST, TRAIN
 from cmsspark.apps.events.scalers import Scalers
 from cmsspark.apps.events.score_files import judge
 from cmsspark.apps.events.train import (
     PARAMETERS,
-    StoredSample,
     find_sample,
     fit_xgboost,
     on_this_host,
@@ -43,8 +41,6 @@ from cmsspark.base.schemas import stored_table
 from cmsspark.filesystems.storage import Files, join
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from cmsspark.store.results import CurrentTable
 
 NAME: Final = "events_search"
@@ -98,14 +94,15 @@ class TrialResult:
 
 @dataclass(frozen=True)
 class TrialTask:
-    """Trains one model in a task; ``events`` is broadcast: events and scalers."""
+    """Trains one model; ``events`` is broadcast: events and scalers. The result is also
+    stored in ``folder``, where a search that goes on finds it.
+    """
 
     seed: int
     events: Any
+    folder: str
 
     def __call__(self, parameters: dict[str, float]) -> TrialResult:
-        import time
-
         began = time.monotonic()
         events, scalers = self.events.value
         # A task has one core.
@@ -119,9 +116,21 @@ class TrialTask:
             weights,
         )
         seconds = round(time.monotonic() - began, 2)
-        return TrialResult(
+        result = TrialResult(
             parameters, judged.auc, judged.accuracy, judged.log_loss, model.rounds, seconds
         )
+        system, folder = file_system(self.folder)
+        name = trial_name(parameters)
+        with system.open_output_stream(f"{folder}/_{name}.part") as stream:
+            stream.write(json.dumps(asdict(result)).encode())
+        system.move(f"{folder}/_{name}.part", f"{folder}/{name}")
+        return result
+
+
+def trial_name(parameters: Mapping[str, float]) -> str:
+    """Return the name of the file that has the result of a trial."""
+    key = json.dumps(parameters, sort_keys=True)
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def draw_trials(options: SearchOptions) -> list[dict[str, float]]:
@@ -174,8 +183,28 @@ def run(request: EventRequest, options: SearchOptions) -> CurrentTable:
             tempfile.TemporaryDirectory() as aside,
         ):
             events, scalers = read_events(local / TRAIN, limit=options.events), Scalers.load(local)
-            trials = _Trials(store, staged.interval_folder, sample, options)
-            results = trials.run(spark, parameters, (events, scalers), run_context.log)
+            # Other events, or another seed: other results.
+            key = json.dumps([sample.run, options.events, options.seed])
+            digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+            trials = join(staged.interval_folder, TRIALS, digest)
+            finished = _finished(store, trials, parameters)
+            if finished:
+                done_text = f"{len(finished)} of {len(parameters)} trials are finished already"
+                run_context.log(done_text)
+            remaining = [chosen for chosen in parameters if trial_name(chosen) not in finished]
+            store.make_dirs(trials)
+            broadcast = spark.sparkContext.broadcast((events, scalers))
+            task = TrialTask(options.seed, broadcast, trials)
+            tasks = options.parallel or len(remaining)
+            done = run_tasks(spark, task, remaining, TrialResult, 0, "searching", tasks)
+            for chosen, result in zip(remaining, done, strict=True):
+                # Whole numbers stay whole.
+                finished[trial_name(chosen)] = replace(result, parameters=chosen)
+            broadcast.unpersist()
+            results = [finished[trial_name(chosen)] for chosen in parameters]
+            for number, result in enumerate(results, 1):
+                shown = ", ".join(f"{name} {result.parameters[name]:g}" for name in RANGES)
+                run_context.log(f"trial {number}: AUC {result.auc:.4f} ({shown})")
             best = max(
                 results,
                 key=lambda result: (result.auc, json.dumps(result.parameters, sort_keys=True)),
@@ -193,91 +222,25 @@ def run(request: EventRequest, options: SearchOptions) -> CurrentTable:
             put_folder(store, folder, join(staged.folder, FOLDER))
         staged.write_arrow(_table(results, best, request), TABLE)
         manifest = {**sample.manifest(), "folders": {FOLDER: {}}, "search": asdict(options)}
-        done = finish(
-            run_context,
-            staged,
-            manifest,
-            [],
-            f"best of {len(results)} trials: AUC {evaluation.auc:.4f} on test",
-        )
-        trials.forget()
-        return done
+        outcome = f"best of {len(results)} trials: AUC {evaluation.auc:.4f} on test"
+        stored = finish(run_context, staged, manifest, [], outcome)
+        # The table has them now.
+        store.delete(trials)
+        return stored
 
 
-class _Trials:
-    """The finished trials of a search, in the store beside the runs of its day."""
-
-    def __init__(
-        self, files: Files, interval_folder: str, sample: StoredSample, options: SearchOptions
-    ) -> None:
-        self.files, self.options = files, options
-        # Other events, or another seed: other results.
-        key = json.dumps([sample.run, options.events, options.seed])
-        self.folder = join(interval_folder, TRIALS, hashlib.sha256(key.encode()).hexdigest()[:12])
-        self._lock = threading.Lock()
-
-    def run(
-        self,
-        spark: SparkSession,
-        parameters: Sequence[dict[str, float]],
-        events: tuple[Events, Scalers],
-        log: Callable[[str], None],
-    ) -> list[TrialResult]:
-        """Return the results of all trials, in their order; each trial is a Spark job
-        with one task.
-        """
-        from cmsspark.engines.session import unwrap_cause
-
-        finished = {number: self._finished(chosen) for number, chosen in enumerate(parameters)}
-        results = {number: result for number, result in finished.items() if result is not None}
-        if results:
-            log(f"{len(results)} of {len(parameters)} trials are finished already")
-        broadcast = spark.sparkContext.broadcast(events)
-        self.files.make_dirs(self.folder)
-        at_once = self.options.parallel or spark.sparkContext.defaultParallelism
-        pool = ThreadPoolExecutor(max_workers=at_once)
-        try:
-            remaining = [number for number in range(len(parameters)) if number not in results]
-            futures = {
-                pool.submit(self._trial, spark, parameters[number], broadcast): number
-                for number in remaining
-            }
-            for future in as_completed(futures):
-                results[futures[future]] = result = future.result()
-                shown = ", ".join(f"{name} {result.parameters[name]:g}" for name in RANGES)
-                log(f"trial {len(results)} of {len(parameters)}: AUC {result.auc:.4f} ({shown})")
-        except Exception as error:
-            raise unwrap_cause(error) from None
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-            broadcast.unpersist()
-        return [results[number] for number in range(len(parameters))]
-
-    def forget(self) -> None:
-        """Remove finished trials: the table has them now."""
-        self.files.delete(self.folder)
-
-    def _trial(
-        self, spark: SparkSession, parameters: dict[str, float], broadcast: Any
-    ) -> TrialResult:
-        task = TrialTask(self.options.seed, broadcast)
-        row = spread(spark, partial(as_row, task), [parameters], 0, RESULT).collect()[0]
-        with self._lock:
-            self.files.write_bytes(self._path(parameters), row["result"].encode())
-        return TrialResult(**json.loads(row["result"]))
-
-    def _finished(self, parameters: dict[str, float]) -> TrialResult | None:
-        path = self._path(parameters)
-        if self.files.stat(path) is None:
-            return None
-        try:
-            return TrialResult(**json.loads(self.files.read_bytes(path)))
-        except (ValueError, TypeError):
-            return None  # written in part only: done again
-
-    def _path(self, parameters: dict[str, float]) -> str:
-        key = json.dumps(parameters, sort_keys=True)
-        return join(self.folder, f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json")
+def _finished(
+    files: Files, folder: str, parameters: Sequence[Mapping[str, float]]
+) -> dict[str, TrialResult]:
+    """Return the results that a killed search has stored, by their names."""
+    finished = {}
+    for name in {trial_name(chosen) for chosen in parameters}:
+        path = join(folder, name)
+        if files.stat(path) is not None:
+            # One that is damaged is done again.
+            with suppress(ValueError, TypeError):
+                finished[name] = TrialResult(**json.loads(files.read_bytes(path)))
+    return finished
 
 
 def _table(results: Sequence[TrialResult], best: TrialResult, request: EventRequest) -> Any:
@@ -293,7 +256,7 @@ def _table(results: Sequence[TrialResult], best: TrialResult, request: EventRequ
             "log_loss": result.log_loss,
             "round_count": result.rounds,
             "train_seconds": result.seconds,
-            "is_best": result is best,
+            "is_best": number == results.index(best),
             "timestamp": dates.start_ms(request.day),
         }
         for number, result in enumerate(results)

@@ -333,19 +333,13 @@ def test_a_search_does_not_repeat_finished_trials(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = search.SearchOptions(trials=3, events=300, seed=1)
-    asked: list[str] = []
-    whole = search._Trials._trial
-
-    def failing(self: Any, spark: Any, parameters: Any, broadcast: Any) -> Any:
-        if len(asked) == 1:
-            raise OutputError("no room")
-        asked.append(json.dumps(parameters))
-        return whole(self, spark, parameters, broadcast)
-
-    monkeypatch.setattr(search._Trials, "_trial", failing)
-    with pytest.raises(OutputError, match="no room"):
-        search.run(made.request, search.SearchOptions(trials=3, events=300, seed=1, parallel=1))
-    monkeypatch.setattr(search._Trials, "_trial", whole)
+    drawn = search.draw_trials(options)
+    # XGBoost refuses such a depth: the search ends in the second of its trials.
+    wrong = [drawn[0], {**drawn[1], "depth": -1.0}]
+    monkeypatch.setattr(search, "draw_trials", lambda options: wrong)
+    with pytest.raises(Exception, match="max_depth"):
+        search.run(made.request, search.SearchOptions(trials=2, events=300, seed=1, parallel=1))
+    monkeypatch.undo()
     logged: list[str] = []
     request = EventRequest(made.request.fout, DAY, made.request.settings, logged.append)
     done = search.run(request, options)
