@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -40,7 +40,7 @@ class Bench:
 
     place: Path
     cpus: int
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.place.mkdir(parents=True, exist_ok=True)
@@ -51,6 +51,8 @@ class Bench:
             "PYTHONPATH": top,
         }
         self.environ = {**os.environ, **{name: str(value) for name, value in here.items()}}
+        # As users have it: Python's files are compiled once, not by each run.
+        self.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def run(self, name: str, command: list[str], **environ: str) -> Cost:
         """A measured run. Ends the bench where it fails."""

@@ -121,9 +121,9 @@ class Report:
     #: ``odd_names``; ``first_orphan``, ``first_odd_name``: the row, from 1 on.
     suspects: list[dict[str, int]] = field(default_factory=list)
 
-    def add(self, other: Report) -> None:
-        """Add the counts of other rows."""
-        for name, count in other.__dict__.items():
+    def add(self, more_rows: Report) -> None:
+        """Add the counts of more rows."""
+        for name, count in more_rows.__dict__.items():
             setattr(self, name, getattr(self, name) + count)
 
 

@@ -95,7 +95,9 @@ def check_snappy(plain: bytes | memoryview, check: bytes | memoryview) -> None:
     """Raise :class:`DamagedBlock` unless ``check``, the CRC-32 stored with the block,
     is that of ``plain``.
     """
-    if zlib.crc32(plain) != int.from_bytes(check, "big"):
+    from isal import isal_zlib  # three times as quick as zlib; only files of snappy need it
+
+    if isal_zlib.crc32(plain) != int.from_bytes(check, "big"):
         raise DamagedBlock("its CRC-32 differs from that of its content")
 
 
