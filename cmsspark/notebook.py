@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cmsspark.base.dates import parse_day
 from cmsspark.base.errors import InputMissing, UsageError
-from cmsspark.base.periods import Interval, Period, between, named, options, spans
+from cmsspark.base.periods import Interval, Period, between, named, not_stored, options
 from cmsspark.base.private_folders import make_private
 from cmsspark.base.resources import resource
-from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import require_store
 from cmsspark.engines.session import has_session
 from cmsspark.engines.session import session as _session
@@ -334,7 +333,7 @@ def _check_missing(
     if not missing or (allow_missing and intervals):
         return
     raise InputMissing(
-        f"{len(missing)} of the {pluralize(len(period.days), 'day')} of {period} are not stored: {spans(missing)}",
+        not_stored(missing, period),
         where=store,
         found=f"{len(intervals)} of them",
         next_step=f"run_spark {job_of_table(table).name} {options(missing[0])}"

@@ -15,6 +15,7 @@ from typing import Final
 
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
+from cmsspark.base.text.terminal import is_or_are
 
 #: About ten years. The limit catches a mistyped year before each of its days is looked up.
 MAX_DAYS: Final = 3_660
@@ -215,6 +216,20 @@ def spans(chosen: Sequence[date]) -> str:
             runs.append([day])
     ranges = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[1]}" for run in runs[:10]]
     return ", ".join(ranges) + (f" and {len(runs) - 10} more" if len(runs) > 10 else "")
+
+
+def not_stored(missing: Sequence[date], period: Period) -> str:
+    """Return a clause on the days of a period that are not stored.
+
+    Example:
+        >>> january = between(date(2026, 1, 1), date(2026, 1, 31))
+        >>> not_stored([date(2026, 1, 2), date(2026, 1, 3)], january)
+        '2 of the 31 days of 2026-01 are not stored: 2026-01-02 to 2026-01-03'
+    """
+    if len(period.days) == 1:
+        return f"{missing[0]} is not stored"
+    days = f"{len(missing)} of the {len(period.days)} days of {period}"
+    return f"{days} {is_or_are(len(missing))} not stored: {spans(missing)}"
 
 
 def start_ms(interval: Interval) -> int:

@@ -258,10 +258,10 @@ def plot(
         part for line, kind in zip(lines, kinds, strict=True) for part in _line(frame, line, kind)
     ]
     bottom = frame.bottom + 26 + 17 * bool(x.title)
-    named = [(line.name, kind) for line, kind in zip(lines, kinds, strict=True) if line.name]
-    keys, high = legend(
-        [name for name, _ in named], [kind for _, kind in named], width, bottom, 22
-    )
+    named = [(line, kind) for line, kind in zip(lines, kinds, strict=True) if line.name]
+    filled = [bool(line.bar or line.base) for line, _ in named]
+    names, classes = [line.name for line, _ in named], [kind for _, kind in named]
+    keys, high = legend(names, classes, width, bottom, filled)
     return Chart("".join([*parts, keys]), bottom + high, about, width)
 
 

@@ -267,26 +267,31 @@ class Frame:
 
 
 def legend(
-    names: Sequence[str], classes: Sequence[str], width: float, y: float, tail: float = 10
+    names: Sequence[str],
+    classes: Sequence[str],
+    width: float,
+    y: float,
+    are_filled: Sequence[bool] = (),
 ) -> tuple[str, float]:
-    """Return a legend that fills lines of ``width`` from ``y`` on, and its height;
-    ``tail``: the width of a mark.
+    """Return a legend that fills lines of ``width`` from ``y`` on, and its height.
 
-    Marks are boxes; where ``tail`` is more than a box, they are lines.
+    Marks are boxes; those of series that ``are_filled`` says not to be are lines.
     """
     parts, x, line = [], 0.0, 0
-    for name, kind in zip(names, classes, strict=True):
+    marks = are_filled or [True] * len(names)
+    for name, kind, is_filled in zip(names, classes, marks, strict=True):
+        tail = 10 if is_filled else 22
         label = fitting(name, width - tail - 6)
         size = tail + 6 + text_width(label)
         if x and x + size > width:
             x, line = 0.0, line + 1
         level = y + 18 * line
-        if tail > 10:
+        if is_filled:
+            parts.append(tag("rect", class_=kind, x=x, y=level, width=10, height=10, rx=2))
+        else:
             parts.append(
                 tag("line", class_=f"line {kind}", x1=x, x2=x + tail, y1=level + 5, y2=level + 5)
             )
-        else:
-            parts.append(tag("rect", class_=kind, x=x, y=level, width=10, height=10, rx=2))
         parts.append(text(x + tail + 5, level + 9, label))
         x += size + 14
     return "".join(parts), 18 * (line + 1) if names else 0

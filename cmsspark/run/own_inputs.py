@@ -20,7 +20,7 @@ from cmsspark.base.access import Quarantined
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from cmsspark.base.periods import Interval, Period, spans
 from cmsspark.base.schemas import Column, Table, input_table, stored_table
-from cmsspark.base.text.terminal import pluralize
+from cmsspark.base.text.terminal import is_or_are, pluralize
 from cmsspark.counting.folded_accesses import KEYS, SUMS, Fold
 from cmsspark.filesystems.storage import Files, join, unreadable
 from cmsspark.sources.dumps import Dump
@@ -361,7 +361,7 @@ def find_stored(
     if missing and not (allow_missing and stored):
         first = min(missing)
         raise InputMissing(
-            f"{pluralize(len(missing), 'day')} of {read.table} are not stored: {spans(missing)}"
+            f"{pluralize(len(missing), 'day')} of {read.table} {is_or_are(len(missing))} not stored: {spans(missing)}"
             if len(missing) > 1
             else f"{read.table} of {first} is not stored",
             where=join(fout, job.name),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.manifests import Manifest
-from cmsspark.base.periods import Period, spans
+from cmsspark.base.periods import Period, not_stored, spans
 from cmsspark.base.schemas import stored_table
 from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.base.text.terminal import pluralize
@@ -80,11 +80,6 @@ class StoredDays:
         return (JOB,)
 
     @property
-    def missing_text(self) -> str:
-        """What is not stored, in words."""
-        return f"{len(self.missing)} of the {pluralize(len(self.period.days), 'day')} of {self.period}"
-
-    @property
     def next_step(self) -> str:
         """The command that stores the missing days."""
         return f"cmsspark daily --from {min(self.missing)} --to {max(self.missing)} --fout {self.fout}"
@@ -100,7 +95,7 @@ class StoredDays:
             "; or --allow-missing, which marks the result partial" if self.partials else ""
         )
         raise InputMissing(
-            f"{self.missing_text} are not stored: {spans(self.missing)}",
+            not_stored(self.missing, self.period),
             where=" or ".join(join(self.fout, job) for job in self.jobs),
             found=stored if self.partials else "none of its days",
             next_step=self.next_step + other_step,
@@ -255,11 +250,6 @@ class JobDays(StoredDays):
     def jobs(self) -> tuple[str, ...]:
         """The jobs that store the days."""
         return (self.job,)
-
-    @property
-    def missing_text(self) -> str:
-        """What is not stored, in words."""
-        return f"{self.job} of {super().missing_text}"
 
     @property
     def next_step(self) -> str:

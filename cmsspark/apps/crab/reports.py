@@ -52,11 +52,6 @@ class CrabDays(StoredDays):
         """The jobs that store the days."""
         return _JOBS
 
-    @property
-    def missing_text(self) -> str:
-        """What is not stored, in words."""
-        return f"HTCondor's jobs of {super().missing_text}"
-
     def rows(self, columns: list[str]) -> Iterator[tuple[date, pl.DataFrame]]:
         """Yield the rows of each day, texts as categories. Raises DataError (65) where
         they are damaged.

@@ -27,6 +27,7 @@ from cmsspark.base.text.spelling import suggestion
 from cmsspark.base.text.terminal import (
     echo_table,
     hanging,
+    is_or_are,
     percent,
     pluralize,
     terminal_width,
@@ -565,7 +566,7 @@ def sum_table(
     missing = [day for day in period.days if day not in stored]
     if missing and not (allow_missing and days):
         raise InputMissing(
-            f"{pluralize(len(missing), 'day')} of {name} are not stored: {spans(missing)}",
+            f"{pluralize(len(missing), 'day')} of {name} {is_or_are(len(missing))} not stored: {spans(missing)}",
             where=store,
             found=f"{len(days)} of {pluralize(len(period.days), 'day')} of {period}",
             next_step=f"run_spark {job.name} --date {missing[0]} --fout {store}; or --allow-missing",

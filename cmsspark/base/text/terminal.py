@@ -262,6 +262,11 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else printable(str(value))
 
 
+def is_or_are(number: int) -> str:
+    """Return ``is`` for one thing, else ``are``."""
+    return "is" if number == 1 else "are"
+
+
 def pluralize(number: int, noun: str, plural: str = "") -> str:
     """Return ``number`` with commas and its noun. ``plural``: where it is not the noun with an s.
 
