@@ -20,14 +20,15 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from cmsspark.apps.dashboard import (
     downloads,
-    error_forms,
     registry,
     security,
     sockets,
-    table_html,
+    table_views,
+    tables,
     use,
     widgets,
 )
+from cmsspark.apps.dashboard.page import error_content, error_facts, error_title
 from cmsspark.apps.dashboard.page_request import PageRequest, Parameters
 from cmsspark.apps.dashboard.pages import runs as runs_page
 from cmsspark.apps.dashboard.pages import sql as sql_page
@@ -96,12 +97,12 @@ def create_app(services: Services) -> Flask:
     app.jinja_options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     app.config["MAX_CONTENT_LENGTH"] = 4_096
     app.jinja_env.globals.update(
-        table_rows=table_html.table_rows,
+        table_rows=tables.table_rows,
         formatted=widgets.formatted,
         exact=widgets.exact,
         shown=widgets.shown,
         kind_of=lambda item: type(item).__name__.lower(),
-        is_text=table_html.is_text,
+        is_text=tables.is_text,
         chart_svg=downloads.in_page,
         chart_steps=downloads.steps,
         navigation=registry.navigation,
@@ -250,7 +251,9 @@ def _page_request(
 
 def _page(services: Services, page: str) -> Any:
     if page not in registry.PAGES:
-        abort(404)
+        if (parameters := table_views.moved(page, request.args)) is None:
+            abort(404)
+        return redirect(f"{services.prefix}/table?{urlencode(parameters)}", code=301)
     definition = registry.page(page)
     page_request = _page_request(services, page)
     if definition.needs_use and not page_request.snapshot.days:
@@ -266,7 +269,7 @@ def _page(services: Services, page: str) -> Any:
         raise Busy("there is no room for another download now", found=reason)
     # Pages that are made side by side finish late together.
     with _AT_ONCE if definition.is_quick else nullcontext():
-        content = definition.view(page_request)
+        content = definition.content(page_request)
     content = downloads.arranged(content, page_request.parameters)
     download = page_request.parameters.get("download")
     if download:
@@ -349,9 +352,7 @@ def _failed(services: Services, error: Exception) -> Any:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
         answer = _with_form(services, error, status)
         if answer is None:
-            answer = _error_page(
-                services, status, error_forms.title(error), "", error_forms.facts(error)
-            )
+            answer = _error_page(services, status, error_title(error), "", error_facts(error))
         if isinstance(error, NotReady):
             answer.headers["Retry-After"] = _RETRY_S
         return answer
@@ -369,9 +370,7 @@ def _with_form(services: Services, error: CmssparkError, status: int) -> Respons
     try:
         # The parameters of the address are wrong: the form is that of the page without them.
         page_request = _page_request(services, page, Parameters({}))
-        content = error_forms.make_content(
-            registry.page(page).view(page_request), error, request.args
-        )
+        content = error_content(registry.page(page).content(page_request), error, request.args)
     except CmssparkError:
         return None
     text = render_template(

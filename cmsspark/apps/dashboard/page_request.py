@@ -15,12 +15,12 @@ from urllib.parse import quote, quote_plus, urlencode
 
 from cmsspark.apps.dashboard import selection
 from cmsspark.apps.dashboard.query_process import QueryPool
-from cmsspark.apps.dashboard.selection import FILTERS, NO_PART, STEPS, Selection
+from cmsspark.apps.dashboard.selection import FILTERS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
-from cmsspark.apps.dashboard.table_html import is_text
-from cmsspark.apps.dashboard.widgets import Column, Content, Control, Note, Table, shown
-from cmsspark.base.errors import CmssparkError
+from cmsspark.apps.dashboard.tables import is_text
+from cmsspark.apps.dashboard.widgets import Column, Content, Note, Table, shown
 from cmsspark.base.periods import spans
+from cmsspark.base.text.terminal import is_or_are
 from cmsspark.settings.settings import Settings
 from cmsspark.store.query.database import Database
 
@@ -68,9 +68,10 @@ class Parameters(dict[str, Any]):
 class PageDefinition:
     """A page: its title in the navigation, a sentence, and ``view``, which makes its content.
 
-    ``needs_use``: it shows nothing without a stored day of accesses. ``is_quick``: a
-    few such pages are made at a time and the others wait, as they all need the same
-    processors.
+    ``needs_use``: it shows nothing without a stored day of accesses. ``needs``: stored
+    tables, of which one must have a day, else the page is the sentence ``empty``.
+    ``is_quick``: a few such pages are made at a time and the others wait, as they all need
+    the same processors.
     """
 
     title: str
@@ -78,6 +79,14 @@ class PageDefinition:
     view: Callable[[PageRequest], Content]
     needs_use: bool = True
     is_quick: bool = True
+    needs: Sequence[str] = ()
+    empty: str = ""
+
+    def content(self, request: PageRequest) -> Content:
+        """Return the page. Raises UsageError (2) for wrong parameters."""
+        if self.needs and not any(map(request.database.days, self.needs)):
+            return Content(self.title, [], notes=[Note(self.empty)])
+        return self.view(request)
 
 
 @dataclass(frozen=True)
@@ -203,49 +212,6 @@ class PageRequest:
         """Return the address of this page with some parameters changed."""
         return self.link(self.name, **{**self.parameters, **changes})
 
-    def period_controls(self, chosen: Selection, *, with_step: bool = True) -> list[Control]:
-        """Return the form's fields for the period, and links to usual ones."""
-        days = self.snapshot.stored_days
-        limits = (days[0].isoformat(), days[-1].isoformat())
-        unset = dict.fromkeys(("from2", "to2", "step", "page"))
-        presets = [
-            (self.link_here(**unset, **{"from": first, "to": last}), label)
-            for label, first, last in selection.presets(days)
-        ]
-        current = next(
-            (
-                label
-                for label, *ends in selection.presets(days)
-                if ends == [chosen.first, chosen.last]
-            ),
-            "",
-        )
-        controls = [
-            Control("presets", "Usual periods", current, presets, "links"),
-            Control("from", "From", chosen.first.isoformat(), kind="date", limits=limits),
-            Control("to", "To (included)", chosen.last.isoformat(), kind="date", limits=limits),
-        ]
-        if with_step:
-            steps = [(name, label) for name, (label, _) in STEPS.items()]
-            controls.append(Control("step", "In steps of", chosen.step, steps))
-        return controls
-
-    def filter_controls(
-        self, chosen: Selection, names: Sequence[str] = tuple(FILTERS)
-    ) -> list[Control]:
-        """Return the form's fields for the filters, each of which takes several values."""
-        controls = []
-        for name in names:
-            values = chosen.values(name)
-            options = [
-                *(value for value in values if value not in self.snapshot.names[name]),
-                *self.snapshot.names[name],
-            ]
-            choices = [(option or NO_PART, shown(option)) for option in options]
-            picked = [value or NO_PART for value in values]
-            controls.append(Control(name, FILTERS[name], "", choices, "many", chosen=picked))
-        return controls
-
     def unread_notes(self, content: Content) -> list[Note]:
         """Return a note on parameters that the page does not use, such as a filter that
         its form lacks.
@@ -286,10 +252,10 @@ class PageRequest:
         ]
         notes = []
         if pending:
-            text = f"{len(pending):,} of {len(days):,} days are not in these numbers yet: {spans(pending)}."
-            notes.append(Note(f"{text} They are being summed up.", "warn"))
+            text = f"{len(pending):,} of {len(days):,} days {is_or_are(len(pending))} not in these numbers yet: {spans(pending)}."
+            notes.append(Note(f"{text} Summing up goes on.", "warn"))
         if missing:
-            text = f"{len(missing):,} of {len(days):,} days are not stored: {spans(missing)}."
+            text = f"{len(missing):,} of {len(days):,} days {is_or_are(len(missing))} not stored: {spans(missing)}."
             notes.append(
                 Note(
                     f"{text} To count them: cmsspark daily --from {missing[0]} --to {missing[-1]}",
@@ -312,14 +278,3 @@ class PageRequest:
                 text = f"No stored access has the {FILTERS[name].lower()} {shown(value)}."
                 notes.append(Note(text, "warn"))
         return notes
-
-
-def optional(notes: list[Note], subject: str, make: Callable[[], T]) -> T | None:
-    """Return a part of a page; where what it is made from cannot be read, None, and a
-    note says so.
-    """
-    try:
-        return make()
-    except CmssparkError as error:
-        notes.append(Note(f"{subject} cannot be read: {' '.join(error.text().split())}", "bad"))
-        return None

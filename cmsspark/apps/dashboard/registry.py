@@ -25,8 +25,6 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "data": "cmsspark.apps.dashboard.pages.data",
     "storage": "cmsspark.apps.dashboard.pages.storage",
     "users": "cmsspark.apps.dashboard.pages.users",
-    "forecasts": "cmsspark.apps.dashboard.pages.forecasts",
-    "caches": "cmsspark.apps.dashboard.pages.caches",
     "efficiency": "cmsspark.apps.dashboard.pages.efficiency",
     "steps": "cmsspark.apps.dashboard.pages.steps",
     "hpc": "cmsspark.apps.dashboard.pages.hpc",

@@ -36,24 +36,25 @@ SUMS: Final = (
     *("nacc", "remote_nacc", "remote_known_nacc", "read_bytes"),
     *("job_count", "job_read_bytes", "cpu_ms", "wc_ms"),
 )
-#: Table → keys of its sums, in the order of its rows. Those whose keys have no day have ``last_day`` instead: the
-#: last one with an access or a job.
+#: Table → keys of its sums, in the order of its rows; the smallest tables first. Those
+#: without a day have ``last_day`` instead: the last one with an access or a job.
 SUM_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "detail": ("dataset", "day", "stream", "site_name", "app"),
     "cube": ("day", "stream", "site_tier", "data_tier", "campaign"),
-    "site_days": ("site_name", "day", "stream", "data_tier", "app"),
     "site_totals": ("day", "site_name", "stream"),
-    "site_datasets": ("site_name", "dataset", "stream"),
-    "dataset_sums": ("stream", "site_tier", "dataset"),
     "dataset_totals": ("dataset",),
+    "dataset_sums": ("stream", "site_tier", "dataset"),
+    "site_days": ("site_name", "day", "stream", "data_tier", "app"),
+    "site_datasets": ("site_name", "dataset", "stream"),
+    "detail": ("dataset", "day", "stream", "site_name", "app"),
 }
-#: Table → keys of its sets of people: bit N of ``users`` is the person with the number N.
-#: Without the key ``stream`` it has those of accesses, not those of jobs.
+#: Table → keys of its sets of people, the smallest tables first: bit N of ``users`` is the
+#: person with the number N. Without the key ``stream`` it has those of accesses, not those
+#: of jobs.
 SET_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "tier_users": ("day", "stream", "site_tier", "data_tier"),
     "campaign_users": ("day", "stream", "campaign"),
-    "cube_users": ("day", "stream", "site_tier", "data_tier", "campaign"),
     "site_users": ("day", "stream", "site_name"),
+    "cube_users": ("day", "stream", "site_tier", "data_tier", "campaign"),
     "dataset_everyone": ("dataset",),
     "dataset_stream_users": ("stream", "dataset"),
     "dataset_tier_users": ("site_tier", "dataset"),

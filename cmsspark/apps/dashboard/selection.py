@@ -43,14 +43,14 @@ class Selection:
     """Days from ``first`` to ``last`` (both included), the accesses and jobs that the
     page is about, and what is asked of them.
 
-    ``filters``: (column of ``FILTERS`` or ``site_name``, value); a column with several
-    values takes each of them. ``step``: day, week or month. ``measure`` and ``by``, the
+    ``filters``: (column of ``FILTERS``, ``site_name``, ``day`` or ``dataset``, which is a
+    number, and a value); a column with several values takes each of them. ``step``: day, week or month. ``measure`` and ``by``, the
     column of the grouping, are empty where a query needs none.
     """
 
     first: date
     last: date
-    filters: tuple[tuple[str, str], ...] = field(default=())
+    filters: tuple[tuple[str, Any], ...] = field(default=())
     step: str = "day"
     measure: str = ""
     by: str = ""
@@ -82,25 +82,30 @@ class Selection:
         chosen = tuple((name, value) for name, value in self.filters if name in filters)
         return replace(self, filters=chosen, measure="", by="")
 
-    def at(self, site: str) -> Selection:
-        """Return the selection at one site."""
-        return replace(self, filters=(*self.filters, ("site_name", site)))
+    def with_values(self, column: str, *values: Any) -> Selection:
+        """Return the selection with these values of a column in place of its own."""
+        filters = tuple(pair for pair in self.filters if pair[0] != column)
+        return replace(self, filters=(*filters, *((column, value) for value in values)))
 
     def where(
         self, columns: Sequence[str] | Mapping[str, str], *, days_too: bool = True
     ) -> tuple[str, list[object]]:
         """Return the condition in SQL on a table that has these columns, and its
-        parameters. A mapping has the expression of each column.
+        parameters. A mapping has the condition of each column, ``{}`` for its values.
 
         Raises UnusedPartError where the table lacks a column that is filtered.
         """
-        expressions = columns if isinstance(columns, Mapping) else {name: name for name in columns}
-        replace(self, measure="", by="").check(expressions)
+        templates = (
+            columns
+            if isinstance(columns, Mapping)
+            else {name: f"{name} IN ({{}})" for name in columns}
+        )
+        replace(self, measure="", by="").check(templates)
         conditions = ["day BETWEEN ? AND ?"] if days_too else ["true"]
         parameters: list[object] = [self.first, self.last] if days_too else []
-        for name, expression in expressions.items():
+        for name, template in templates.items():
             if values := self.values(name):
-                conditions.append(f"{expression} IN ({', '.join('?' * len(values))})")
+                conditions.append(template.format(", ".join("?" * len(values))))
                 parameters += values
         return " AND ".join(conditions), parameters
 
@@ -121,19 +126,6 @@ class Selection:
             if self.is_of_jobs
             else tuple(name for name in streams or ACCESS_STREAMS if name not in STREAMS_OF_JOBS)
         )
-
-    def where_users(
-        self, columns: Sequence[str], *, days_too: bool = True
-    ) -> tuple[str, list[object]]:
-        """As :meth:`where`, for people of a table with the column ``stream``: those of
-        accesses where no stream is chosen.
-        """
-        filters = tuple(pair for pair in self.filters if pair[0] != "stream")
-        where, parameters = replace(self, filters=filters).where(columns, days_too=days_too)
-        streams = self.streams_of_users if self.values("stream") else STREAMS_OF_JOBS
-        test = "IN" if self.values("stream") else "NOT IN"
-        marks = ", ".join("?" * len(streams))
-        return f"{where} AND stream {test} ({marks})", [*parameters, *streams]
 
     def value(self, column: str) -> str | None:
         """Return the only value that a column is filtered to; None for all and for several."""

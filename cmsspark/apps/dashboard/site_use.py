@@ -9,19 +9,11 @@ from functools import partial
 from statistics import median
 from typing import Any, Final
 
-import numpy as np
-
-from cmsspark.apps.dashboard.dataset_ranking import (
-    SITE_TIER_SQL,
-    are_chosen,
-    datasets,
-)
 from cmsspark.apps.dashboard.downloads import rows_to_arrow
 from cmsspark.apps.dashboard.page_request import PageRequest
-from cmsspark.apps.dashboard.segment import SUMS
+from cmsspark.apps.dashboard.rollup_query import people, sums
 from cmsspark.apps.dashboard.selection import FILTERS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
-from cmsspark.apps.dashboard.use import integer
 from cmsspark.apps.dashboard.widgets import (
     Cell,
     Column,
@@ -39,81 +31,30 @@ from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.query.database import Database
 from cmsspark.store.stored_columns import REPLICA_TABLES
 
-_SUMS: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
-#: Groups of a site's accesses: the column of ``site_days``.
+#: Groups of a site's accesses.
 GROUPS: Final = ("data_tier", "app")
-#: The most accesses first, then the most jobs.
-_LARGEST: Final = "ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, 1"
-
-
-def sum_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    """(site, sums as in ``SUMS`` …) of all sites, those with the most accesses first."""
-    chosen.check(FILTERS)
-    return snapshot.cached(("sum_sites", chosen), lambda: _sum_sites(snapshot, chosen))
-
-
-def _sum_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    if chosen.values("campaign"):
-        numbers = snapshot.datasets.numbers[np.flatnonzero(are_chosen(snapshot, chosen))]
-        period = chosen.only("stream", "site_tier")
-        rows = _query_pairs(snapshot, period, "site_name", numbers.tolist())
-    else:
-        columns = {"stream": "stream", "site_tier": SITE_TIER_SQL}
-        table = "site_totals"
-        if chosen.values("data_tier"):
-            columns["data_tier"], table = "data_tier", "site_days"
-        where, parameters = chosen.where(columns)
-        source = snapshot.rows(table, chosen.first, chosen.last)
-        rows = snapshot.query(
-            f"SELECT site_name::VARCHAR, {_SUMS} FROM {source} WHERE {where} GROUP BY 1 {_LARGEST}",
-            parameters,
-        )
-    return [(row[0], *map(integer, row[1:])) for row in rows]
 
 
 def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
     """(site, sums as in ``SUMS`` …, distinct users) of all sites, those with the most
     accesses first.
     """
+    (rows,) = sums(snapshot, chosen, ("site_name",))
     users = count_users(snapshot, chosen)
-    return [(*row, users.get(row[0], 0)) for row in sum_sites(snapshot, chosen)]
+    return [(*row, users.get(row[0], 0)) for row in rows]
 
 
-def over_time(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    """(first day of the step, sums …) of the selection's site."""
-    where, parameters = chosen.where(("stream", "site_name"))
-    return snapshot.query(
-        f"SELECT date_trunc('{chosen.step}', day)::DATE AS d, {_SUMS} FROM site_totals "
-        f"WHERE {where} GROUP BY 1 ORDER BY 1",
-        parameters,
-    )
-
-
-def by_group(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    """(value of the grouping, one of ``GROUPS``, sums …) of the selection's site, the
-    most accesses first.
+def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
+    """Return the distinct users of each site over the period; None where its days have
+    two pseudonym keys.
     """
-    chosen.check(("stream", "site_name"), groups=GROUPS)
-    of_site = chosen.only("stream", "site_name")
-
-    def make() -> list[tuple[Any, ...]]:
-        source = snapshot.rows("site_days", chosen.first, chosen.last)
-        where, parameters = of_site.where(("stream", "site_name"))
-        # The rows are read once for all groups, which are made of few sums: each segment
-        # costs more with several groups.
-        names = ", ".join(GROUPS)
-        sets = ", ".join(f"({name})" for name in GROUPS)
-        marks = ", ".join(f"grouping({name})" for name in GROUPS)
-        return snapshot.query(
-            f"SELECT {marks}, coalesce({names}), {_SUMS} FROM (SELECT {names}, {_SUMS} "
-            f"FROM {source} WHERE {where} GROUP BY {names}) GROUP BY GROUPING SETS ({sets}) "
-            f"ORDER BY nacc DESC NULLS LAST, job_count DESC NULLS LAST, {len(GROUPS) + 1}",
-            parameters,
-        )
-
-    at = GROUPS.index(chosen.by)
-    rows = snapshot.cached(("site_by", of_site), make)
-    return [row[len(GROUPS) :] for row in rows if row[at] == 0]
+    names = snapshot.names["site_name"]
+    if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
+        return dict.fromkeys(names)
+    sets = snapshot.cached(
+        ("users_of_sites", chosen), lambda: people(snapshot, chosen, "site_name")
+    )
+    return {name: sets.get((name,), 0).bit_count() for name in names}
 
 
 def last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
@@ -133,42 +74,11 @@ def last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
 
 def top_datasets(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
     """(dataset, sums …) of the selection's site, the most accesses first."""
-    chosen.check(("stream", "site_name"))
 
     def make() -> list[tuple[Any, ...]]:
-        datasets = snapshot.datasets
-        return [
-            (datasets.names[datasets.codes[number]], *sums)
-            for number, *sums in _query_pairs(snapshot, chosen, "dataset")
-        ]
+        return sums(snapshot, chosen, ("dataset_name",))[0]
 
     return snapshot.cached(("site_datasets", chosen), make)
-
-
-def _query_pairs(
-    snapshot: Snapshot, chosen: Selection, key: str, numbers: Sequence[int] | None = None
-) -> list[tuple[Any, ...]]:
-    """Return (number of a dataset or site, sums …) of pairs of both, the most accesses
-    first: whole segments by pair, cut ones day by day. ``numbers``: only these datasets.
-    """
-    columns = {"stream": "stream", "site_name": "site_name", "site_tier": SITE_TIER_SQL}
-    inside, cut = snapshot.split(chosen.first, chosen.last)
-    parts: list[str] = []
-    values: list[Any] = []
-    for table, segments in (("site_datasets", inside), ("detail", cut)):
-        if segments:
-            where, parameters = chosen.where(columns, days_too=table == "detail")
-            if numbers is not None:
-                where += " AND dataset IN (SELECT unnest(?::INTEGER[]))"
-                parameters.append(numbers)
-            source = snapshot.rows(table, segments=segments)
-            parts.append(f"SELECT {key}, {', '.join(SUMS)} FROM {source} WHERE {where}")
-            values += parameters
-    if not parts:
-        return []
-    return snapshot.query(
-        f"SELECT {key}, {_SUMS} FROM ({' UNION ALL '.join(parts)}) GROUP BY 1 {_LARGEST}", values
-    )
 
 
 def unused(
@@ -211,35 +121,9 @@ def window(snapshot: Snapshot, weeks: int) -> tuple[date, date]:
 
 def _uses(snapshot: Snapshot, first: date, last: date) -> dict[str, tuple[int, int]]:
     """Accesses and jobs of each dataset."""
-    rankings = (
-        datasets(snapshot, Selection(first, last, measure=name)) for name in ("nacc", "job_count")
-    )
-    accesses, jobs = (
-        dict(zip(ranking.names(), ranking.counts, strict=True)) for ranking in rankings
-    )
-    return {name: (accesses.get(name) or 0, jobs.get(name) or 0) for name in accesses | jobs}
-
-
-def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
-    """Return the distinct users of each site over the period; None where its days have
-    two pseudonym keys.
-    """
-    chosen.check(("stream",))
-
-    def make() -> dict[str, int | None]:
-        names = snapshot.names["site_name"]
-        if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
-            return dict.fromkeys(names)
-        where, parameters = chosen.where_users(())
-        rows = snapshot.query(
-            "SELECT site_name, bit_count(bit_or(users)) "
-            f"FROM {snapshot.rows('site_users', chosen.first, chosen.last)} "
-            f"WHERE {where} GROUP BY 1",
-            parameters,
-        )
-        return {**dict.fromkeys(names, 0), **dict(rows)}
-
-    return snapshot.cached(("users_of_sites", chosen), make)
+    columns = ("nacc", "job_count")
+    (rows,) = sums(snapshot, Selection(first, last), ("dataset_name",), columns=columns)
+    return {name: (nacc or 0, jobs or 0) for name, nacc, jobs in rows}
 
 
 # Days that are unlike those before, and the site behind each.
@@ -264,14 +148,9 @@ def unusual_days(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]
 
 
 def _unusual_days(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    first = dates.days_before(chosen.first, 7 * _WEEKS_BEFORE)
-    where, parameters = replace(chosen, first=first).where(list(FILTERS))
-    rows = snapshot.query(
-        "SELECT day, stream::VARCHAR, coalesce(sum(nacc), sum(job_count)) FROM cube "
-        f"WHERE {where} GROUP BY ALL",
-        parameters,
-    )
-    counts = {(day, stream): int(count or 0) for day, stream, count in rows}
+    first, columns = dates.days_before(chosen.first, 7 * _WEEKS_BEFORE), ("nacc", "job_count")
+    (rows,) = sums(snapshot, replace(chosen, first=first), ("day", "stream"), columns=columns)
+    counts = {(day, stream): nacc or jobs or 0 for day, stream, nacc, jobs in rows}
     streams = snapshot.state.streams
     unusual: list[tuple[date, str, int, float]] = []
     for day in (day for day in snapshot.days if chosen.first <= day <= chosen.last):
@@ -301,16 +180,14 @@ def _sites_behind(
 ) -> dict[tuple[date, str], tuple[str, int, float]]:
     """Return of each day and stream the site that differs most from its usual number."""
     needed = sorted({back for day, _ in days for back in (day, *_same_weekdays(day))})
-    columns = {"stream": "stream", "site_tier": SITE_TIER_SQL}
-    where, parameters = chosen.where(columns, days_too=False)
-    rows = snapshot.query(
-        "SELECT day, stream::VARCHAR, site_name::VARCHAR, coalesce(sum(nacc), sum(job_count)) "
-        f"FROM site_totals WHERE {where} AND day IN (SELECT unnest(?::DATE[])) GROUP BY ALL",
-        [*parameters, needed],
-    )
+    if not needed:
+        return {}
+    on_days = replace(chosen, first=needed[0]).with_values("day", *needed)
+    keys = ("day", "stream", "site_name")
+    (rows,) = sums(snapshot, on_days, keys, columns=("nacc", "job_count"))
     counts: dict[tuple[date, str], dict[str, int]] = {}
-    for day, stream, site, count in rows:
-        counts.setdefault((day, stream), {})[site] = int(count or 0)
+    for day, stream, site, nacc, jobs in rows:
+        counts.setdefault((day, stream), {})[site] = nacc or jobs or 0
     sites = {}
     for day, stream in days:
         now = counts.get((day, stream), {})

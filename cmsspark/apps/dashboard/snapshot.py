@@ -67,41 +67,29 @@ class Datasets:
     position. ``numbers``: code → number in the segments; ``codes``: the other way round.
 
     ``last_days``: the last day on which an access or a job read each, as days since
-    1970; -1 where none did.
+    1970; -1 where none did. ``parts``: derived column → the part of each name.
     """
 
     names: list[str]
     numbers: Numbers
     codes: Numbers
     last_days: Numbers
-    _parts: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    parts: Mapping[str, npt.NDArray[Any]]
 
     @cached_property
     def positions(self) -> dict[str, int]:
         """Name → code."""
         return {name: code for code, name in enumerate(self.names)}
 
+    @cached_property
+    def texts(self) -> dict[int, str]:
+        """Number in the segments → name."""
+        return dict(zip(self.numbers.tolist(), self.names, strict=True))
+
     def number(self, name: str) -> int:
         """Return the number of a dataset in the segments; -1 where none has it."""
         code = self.positions.get(name)
         return -1 if code is None else int(self.numbers[code])
-
-    def parts(self, column: str) -> npt.NDArray[Any]:
-        """Return a derived column of each dataset's name."""
-        if column not in self._parts:
-            parts = [derive_part(column, name) for name in self.names]
-            self._parts[column] = np.array(parts, dtype=object)
-        return self._parts[column]
-
-    def match_any(self, column: str, values: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Return whether a derived column of each dataset's name is one of some values;
-        of no values, all are.
-        """
-        if not values:
-            return np.ones(len(self.names), np.bool_)
-        parts = self.parts(column)
-        mask: npt.NDArray[np.bool_] = np.logical_or.reduce([parts == value for value in values])
-        return mask
 
 
 @dataclass
@@ -148,36 +136,26 @@ class Snapshot:
         """The type of sums of each additive column: 64 bits where all of them fit."""
         totals = self.query(f"SELECT {', '.join(f'sum({name})' for name in SUMS)} FROM cube")[0]
         return {
-            name: "BIGINT" if int(total or 0) < 1 << 62 else "DECIMAL(38, 0)"
+            name: "BIGINT" if int(total or 0) < 1 << 62 else "HUGEINT"
             for name, total in zip(SUMS, totals, strict=True)
         }
 
     def rows(
-        self,
-        table: str,
-        first: date | None = None,
-        last: date | None = None,
-        segments: Sequence[int] | None = None,
-        *,
-        is_stored: bool = False,
+        self, table: str, segments: Sequence[int] | None = None, *, is_stored: bool = False
     ) -> str:
-        """Return in SQL the rows of a table of the segments, by default of all that have
-        days of the period. ``is_stored``: of the files themselves.
+        """Return in SQL the rows of a table of some segments, by default of all.
+        ``is_stored``: of the files themselves.
         """
-        if table in _IN_MEMORY and not is_stored:
-            if segments is None:
-                return table
-            chosen = ", ".join(map(str, segments))
-            return f"(SELECT * EXCLUDE segment FROM {table} WHERE segment IN ({chosen}))"
         if segments is None:
-            segments = [
-                number
-                for number, segment in enumerate(self.segments)
-                if (last is None or segment.days[0] <= last)
-                and (first is None or segment.days[-1] >= first)
-            ]
+            segments = range(len(self.segments))
+        if not segments:
+            return f"(FROM s0.{table} LIMIT 0)"
+        if table in _IN_MEMORY and not is_stored:
+            numbers = ", ".join(map(str, segments))
+            is_part = len(segments) < len(self.segments)
+            return f"(FROM {table} WHERE segment IN ({numbers}))" if is_part else table
         parts = [f"FROM s{number}.{table}" for number in segments]
-        if table in SET_TABLES and segments:
+        if table in SET_TABLES:
             # Sets that meet have equal lengths.
             width = max(self.widths)
             parts = [
@@ -186,7 +164,7 @@ class Snapshot:
                 else f"SELECT * REPLACE (users || repeat('\\x00', {width - self.widths[number]})::BLOB AS users) {part}"
                 for part, number in zip(parts, segments, strict=True)
             ]
-        return f"({' UNION ALL '.join(parts) or f'FROM s0.{table} LIMIT 0'})"
+        return f"({' UNION ALL '.join(parts)})"
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query; any thread may call it."""
@@ -302,42 +280,37 @@ def _read_about(
 
 def _load_tables(loaded: Snapshot) -> None:
     """Copy small tables into memory, with numbers for texts of few values."""
-    import pyarrow as pa
-
-    con = loaded.con
-    sources = {name: loaded.rows(name, is_stored=True) for name in _IN_MEMORY}
+    loaded.names = {name: [] for name in DIMENSIONS}
+    if not loaded.segments:
+        return
+    sources = {
+        table: " UNION ALL ".join(
+            f"SELECT {number} AS segment, * FROM {loaded.rows(table, [number], is_stored=True)}"
+            for number in range(len(loaded.segments))
+        )
+        for table in _IN_MEMORY
+    }
     for name in DIMENSIONS:
         source = sources["site_totals" if name == "site_name" else "cube"]
-        rows = loaded.query(f"SELECT DISTINCT {name} FROM {source}") if loaded.segments else []
-        loaded.names[name] = sorted(row[0] for row in rows)
-        values = pa.array(loaded.names[name] or [""], pa.string())
-        con.register("enum_values", pa.table({"value": values}))
-        con.execute(f"CREATE TYPE {name}_enum AS ENUM (SELECT value FROM enum_values)")
-        con.unregister("enum_values")
-    for table in _IN_MEMORY:
-        keys = SUM_TABLES.get(table) or SET_TABLES[table]
-        kinds = {"day": "DATE", "dataset": "INTEGER"}
-        columns = {"segment": "SMALLINT"}
-        columns |= {name: kinds.get(name, f"{name}_enum") for name in keys}
+        loaded.con.execute(
+            f"CREATE TYPE {name}_enum AS ENUM (SELECT DISTINCT {name} FROM ({source}) ORDER BY 1)"
+        )
+        values = loaded.query(f"SELECT unnest(enum_range(NULL::{name}_enum))")
+        loaded.names[name] = [row[0] for row in values]
+    for table, source in sources.items():
+        kinds = {name: f"{name}_enum" for name in {**SUM_TABLES, **SET_TABLES}[table]}
+        kinds = {name: kind for name, kind in kinds.items() if name in DIMENSIONS}
         if table in SET_TABLES:
-            columns["users"] = "BIT"
-        else:
-            wide = set()
-            for number in range(len(loaded.segments)):
-                rows = loaded.query(f"DESCRIBE s{number}.{table}")
-                wide |= {row[0] for row in rows if str(row[1]).startswith("DECIMAL")}
-            columns |= {name: "HUGEINT" if name in wide else "BIGINT" for name in SUMS}
-            if "day" not in keys:
-                columns["last_day"] = "DATE"
-        described = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-        con.execute(f"CREATE TABLE {table} ({described})")
-        for number in range(len(loaded.segments)):
-            source = loaded.rows(table, segments=[number], is_stored=True)
-            con.execute(f"INSERT INTO {table} BY NAME SELECT {number} AS segment, * FROM {source}")
+            kinds["users"] = "BIT"
+        casts = ", ".join(f"{name}::{kind} AS {name}" for name, kind in kinds.items())
+        replaced = f" REPLACE ({casts})" if casts else ""
+        loaded.con.execute(f"CREATE TABLE {table} AS SELECT *{replaced} FROM ({source})")
 
 
 def _load_datasets(loaded: Snapshot, stored: Sequence[str]) -> Datasets:
     """Return the datasets that the segments have, of all names of their list."""
+    import pyarrow as pa
+
     last_days = np.full(len(stored), -2, np.int64)
     if loaded.segments:
         rows = loaded.arrow(
@@ -349,4 +322,12 @@ def _load_datasets(loaded: Snapshot, stored: Sequence[str]) -> Datasets:
     numbers = np.array(sorted(present.tolist(), key=stored.__getitem__), np.int64)
     codes = np.full(len(stored), -1, np.int64)
     codes[numbers] = np.arange(len(numbers))
-    return Datasets([stored[number] for number in numbers], numbers, codes, last_days[numbers])
+    names = [stored[number] for number in numbers]
+    parts = {
+        column: np.array([derive_part(column, name) for name in names], dtype=object)
+        for column in ("data_tier", "campaign")
+    }
+    loaded.con.register("dataset_parts", pa.table({"dataset": numbers, **parts}))
+    loaded.con.execute("CREATE TABLE datasets AS FROM dataset_parts")
+    loaded.con.unregister("dataset_parts")
+    return Datasets(names, numbers, codes, last_days[numbers], parts)

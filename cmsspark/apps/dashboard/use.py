@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from fnmatch import translate
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
-from cmsspark.apps.dashboard.segment import SET_TABLES, SUMS
+from cmsspark.apps.dashboard.rollup_query import people, sums
+from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, text_parameter
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
 from cmsspark.apps.dashboard.tables import Column, ratio
@@ -60,21 +62,34 @@ class Series:
 
 def totals(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
     """Return the sums of a selection, and its distinct users: of jobs for a stream of jobs."""
-    chosen.check(FILTERS)
+    chosen.check([name for name, _ in chosen.filters])
 
     def make() -> dict[str, int | None]:
-        where, parameters = chosen.where(list(FILTERS))
-        sums = ", ".join(f"sum({name})" for name in SUMS)
-        row = snapshot.query(f"SELECT {sums} FROM cube WHERE {where}", parameters)[0]
-        result: dict[str, int | None] = {
-            name: integer(value) for name, value in zip(SUMS, row, strict=True)
-        }
+        ((row,),) = sums(snapshot, chosen, ())
+        result: dict[str, int | None] = dict(zip(SUMS, row, strict=True))
         counted = "job_count" if chosen.is_of_jobs else "nacc"
         result[counted] = known_count(snapshot, chosen, result[counted])
-        result["users"] = users_by(snapshot, chosen, whole_period=True).values.get("", [None])[0]
-        return result
+        return {**result, "users": count_people(snapshot, chosen)}
 
     return snapshot.cached(("totals", chosen), make)
+
+
+def count_people(snapshot: Snapshot, chosen: Selection) -> int | None:
+    """Return the distinct users of the period; None over days of two pseudonym keys, and
+    if no stored day counted such streams.
+    """
+    if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
+        return None
+    count = people(snapshot, chosen).get((), 0).bit_count()
+    return count if count or is_counted(snapshot, chosen, chosen.streams_of_users) else None
+
+
+def sum_groups(snapshot: Snapshot, chosen: Selection) -> dict[str, int]:
+    """Return the measure of each group of the period by a column, the largest first;
+    groups without a value are left out.
+    """
+    (rows,) = sums(snapshot, chosen, (chosen.by,), columns=[chosen.measure])
+    return {name: value for name, value in rows if value is not None}
 
 
 def series(snapshot: Snapshot, chosen: Selection) -> Series:
@@ -86,37 +101,25 @@ def series(snapshot: Snapshot, chosen: Selection) -> Series:
     return snapshot.cached(("series", chosen), make)
 
 
-def sum_groups(snapshot: Snapshot, chosen: Selection) -> dict[str, int]:
-    """Return the measure of each group of the period by a column of the filters, the
-    largest first; groups without a value are left out.
-    """
-    chosen.check(FILTERS, groups=FILTERS, measures=SUMS)
-    where, parameters = chosen.where(list(FILTERS))
-    rows = snapshot.query(
-        f"SELECT {chosen.by}::VARCHAR, sum({chosen.measure}) AS value FROM cube WHERE {where} "
-        "GROUP BY 1 HAVING value IS NOT NULL ORDER BY 2 DESC, 1",
-        parameters,
-    )
-    return {name: int(value) for name, value in rows}
-
-
 def _sums_by(snapshot: Snapshot, chosen: Selection) -> Series:
-    where, parameters = chosen.where(list(FILTERS))
-    measure, group = chosen.measure, chosen.by
-    key = group or "''"
-    rows = snapshot.query(
-        f"SELECT date_trunc('{chosen.step}', day)::DATE, {key}::VARCHAR, sum({measure}) FROM cube "
-        f"WHERE {where} GROUP BY ALL",
-        parameters,
-    )
+    keys = ("step", chosen.by) if chosen.by else ("step",)
+    (rows,) = sums(snapshot, chosen, keys, columns=[chosen.measure])
+    return sum_series(snapshot, chosen, {row[:-1]: row[-1] for row in rows})
+
+
+def sum_series(
+    snapshot: Snapshot, chosen: Selection, values: Mapping[tuple[Any, ...], int | None]
+) -> Series:
+    """Return sums of steps, and groups if the selection has some, as values over time."""
     buckets = chosen.buckets()
     position = {day: number for number, day in enumerate(buckets)}
     by_group: dict[str, list[int | None]] = {}
-    for day, name, value in rows:
+    for (day, *name), value in values.items():
         if value is not None:
-            by_group.setdefault(name, [None] * len(buckets))[position[day]] = integer(value)
-    if measure in ("nacc", "job_count"):
-        with_zeros(snapshot, chosen, by_group, measure, group)
+            steps = by_group.setdefault("".join(name), [None] * len(buckets))
+            steps[position[day]] = value
+    if chosen.measure in ("nacc", "job_count"):
+        with_zeros(snapshot, chosen, by_group, chosen.measure, chosen.by)
     return Series(buckets, _with_others(by_group), partial=partial_steps(snapshot, chosen))
 
 
@@ -200,61 +203,46 @@ def named_groups(sums: Mapping[str, int]) -> list[str]:
     ]
 
 
-def users_by(snapshot: Snapshot, chosen: Selection, *, whole_period: bool = False) -> Series:
-    """Distinct users in each step of the period, or once over all of it, by group; each
-    person once in a cell. Users of jobs are counted where the selection's stream is of
-    jobs.
+def users_by(snapshot: Snapshot, chosen: Selection) -> Series:
+    """Distinct users in each step of the period by group; each person once in a cell.
+    Users of jobs are counted where the selection's stream is of jobs.
 
     Where a cell spans days of two pseudonym keys its users cannot be counted, and it is None.
     """
     chosen.check(FILTERS, groups=FILTERS, measures=("users",))
-    buckets = [chosen.first] if whole_period else chosen.buckets()
-    column = chosen.by
+    buckets, column = chosen.buckets(), chosen.by
+    sets = people(snapshot, chosen, "step", *([column] if column else []))
     names = snapshot.names[column] if column else [""]
     shown = names if len(names) <= SHOWN + 1 else _largest(snapshot, chosen)
-    columns = {name for name, _ in chosen.filters} | ({column} if column else set())
-    # The smallest sets that have these columns.
-    table = next(name for name, keys in SET_TABLES.items() if columns <= {*keys})
-    where, parameters = chosen.where_users(SET_TABLES[table][2:])
-    step = "0" if whole_period else f"date_trunc('{chosen.step}', day)::DATE"
-    # What has no name of its own is null.
-    group = f"CASE WHEN {column} IN ({', '.join('?' * len(shown))}) THEN {column} END"
-    rows = snapshot.query(
-        f"SELECT {step}, {group if column and shown else 'NULL' if column else repr('')}, "
-        f"bit_count(bit_or(users::BIT)) FROM {snapshot.rows(table, chosen.first, chosen.last)} "
-        f"WHERE {where} GROUP BY 1, 2",
-        [*(shown if column else ()), *parameters],
-    )
-    cells_of = {(day or chosen.first, name): count for day, name, count in rows}
+    groups = {
+        name: [sets.get((day, *([name] * bool(column)))) or 0 for day in buckets] for name in names
+    }
+    unnamed = [sets for name, sets in groups.items() if name not in shown]
+    groups = {name: groups[name] for name in shown}
+    if unnamed:
+        groups[OTHER] = [reduce(or_, sets) for sets in zip(*unnamed, strict=True)]
     is_mixed = mixed_steps(snapshot, chosen, buckets)
     values: dict[str, list[int | None]] = {}
-    for name in (*shown, OTHER):
+    for name, cells in groups.items():
         is_named = column == "stream" and name is not OTHER
         own_streams = (name,) if is_named else chosen.streams_of_users
-        is_counted = counted_steps(snapshot, chosen, own_streams)
-        if whole_period:
-            is_counted = [any(is_counted)]
-        cells = [
-            count if (counted or count) and not mixed else None
-            for count, counted, mixed in zip(
-                (cells_of.get((day, None if name is OTHER else name), 0) for day in buckets),
-                is_counted,
-                is_mixed,
-                strict=True,
-            )
+        flags = zip(cells, counted_steps(snapshot, chosen, own_streams), is_mixed, strict=True)
+        values[name] = [
+            cell.bit_count() if (counted or cell) and not mixed else None
+            for cell, counted, mixed in flags
         ]
-        if name is not OTHER or (len(names) > len(shown) and any(cells)):
-            values[name] = cells
     note = (
         "Users cannot be counted over days of two pseudonym keys: such periods have no number."
         if any(is_mixed)
         else ""
     )
-    shown_values = {
-        name: cells for name, cells in values.items() if any(cells) or len(values) == 1
+    used = {
+        name: cells
+        for name, cells in values.items()
+        if any(cells) or (len(values) == 1 and name is not OTHER)
     }
-    partial = frozenset() if whole_period else partial_steps(snapshot, chosen)
-    return Series(buckets, shown_values, is_additive=False, note=note, partial=partial)
+    partial_days = partial_steps(snapshot, chosen)
+    return Series(buckets, used, is_additive=False, note=note, partial=partial_days)
 
 
 def compare_people(
@@ -264,19 +252,16 @@ def compare_people(
     and only the second; the filters of that column do not matter. None over days of two
     pseudonym keys.
     """
-    chosen.check(FILTERS, groups=FILTERS)
-    other_filters = tuple(pair for pair in chosen.filters if pair[0] != chosen.by)
-
-    def count(*chosen_values: str) -> int | None:
-        value_filters = tuple((chosen.by, value) for value in chosen_values)
-        return totals(snapshot, replace(chosen, filters=(*other_filters, *value_filters), by=""))[
-            "users"
-        ]
-
-    first, second, either = count(values[0]), count(values[1]), count(*values)
-    if first is None or second is None or either is None:
+    sets = people(snapshot, chosen.with_values(chosen.by, *values), chosen.by)
+    is_known = sets or is_counted(snapshot, chosen, chosen.streams_of_users)
+    if not is_known or len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
         return None, None, None
-    return either - second, first + second - either, either - first
+    first, second = (sets.get((value,), 0) for value in values)
+    return (
+        (first & ~second).bit_count(),
+        (first & second).bit_count(),
+        (second & ~first).bit_count(),
+    )
 
 
 def _largest(snapshot: Snapshot, chosen: Selection) -> list[str]:
@@ -293,11 +278,6 @@ def mixed_steps(snapshot: Snapshot, chosen: Selection, buckets: Sequence[date]) 
         len(snapshot.find_keys(max(a, chosen.first), b)) > 1
         for a, b in zip(buckets, ends, strict=True)
     ]
-
-
-def integer(value: Any) -> int | None:
-    """Return the number as an int; None stays None."""
-    return None if value is None else int(value)
 
 
 def total(values: Sequence[int | None]) -> int:
@@ -343,8 +323,7 @@ def stored_columns(snapshot: Snapshot, columns: Iterable[Column]) -> tuple[Colum
 
 def use_cells(sums: Sequence[Any]) -> dict[str, Any]:
     """Column → its value, of sums in the order of ``SUMS``."""
-    cells: dict[str, Any] = {name: integer(value) for name, value in zip(SUMS, sums, strict=True)}
-    return with_remote_share(cells)
+    return with_remote_share(dict(zip(SUMS, sums, strict=True)))
 
 
 def with_remote_share(sums: Mapping[str, int | None]) -> dict[str, Any]:
@@ -390,18 +369,12 @@ def suggestions(request: PageRequest) -> list[dict[str, Any]]:
 
 
 def _ranked(snapshot: Snapshot) -> tuple[list[str], list[int]]:
-    """Return all datasets by their accesses on all stored days."""
+    """Return all datasets by their accesses on all stored days, then by their jobs."""
 
     def make() -> tuple[list[str], list[int]]:
-        datasets = snapshot.datasets
-        rows = snapshot.query(
-            "SELECT dataset, sum(nacc), sum(job_count) "
-            f"FROM {snapshot.rows('dataset_totals')} GROUP BY 1"
-        )
-        uses = sorted(
-            (-int(nacc or 0), -int(jobs or 0), int(datasets.codes[number]))
-            for number, nacc, jobs in rows
-        )
-        return [datasets.names[code] for _, _, code in uses], [-nacc for nacc, _, _ in uses]
+        every = Selection(snapshot.days[0], snapshot.days[-1])
+        (rows,) = sums(snapshot, every, ("dataset_name",), columns=("nacc", "job_count"))
+        rows.sort(key=lambda row: (-(row[1] or 0), -(row[2] or 0), row[0]))
+        return [name for name, *_ in rows], [nacc or 0 for _, nacc, _ in rows]
 
     return snapshot.cached("ranked", make)

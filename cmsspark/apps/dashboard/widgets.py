@@ -19,10 +19,10 @@ from cmsspark.apps.dashboard.tables import Order as Order
 from cmsspark.apps.dashboard.tables import Table as Table
 from cmsspark.apps.dashboard.tables import exact as exact
 from cmsspark.apps.dashboard.tables import formatted as formatted
+from cmsspark.apps.dashboard.tables import loader as loader
 from cmsspark.apps.dashboard.tables import ratio as ratio
 from cmsspark.apps.dashboard.tables import shown as shown
 from cmsspark.apps.dashboard.tables import si as si
-from cmsspark.apps.dashboard.tables import sort_rows as sort_rows
 from cmsspark.pages.layout import month_grids
 from cmsspark.sources.registry import STREAMS_BY_NAME
 

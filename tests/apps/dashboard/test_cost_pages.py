@@ -67,7 +67,7 @@ def _view(database: Database, page: Any, **parameters: str) -> Content:
     request = PageRequest(
         page.PAGE.title.lower(), Parameters(parameters), lambda: None, database, Path("/none")
     )  # type: ignore[arg-type,return-value]
-    content: Content = page.view(request)
+    content: Content = page.PAGE.content(request)
     return content
 
 
@@ -81,7 +81,7 @@ def test_workflows_come_by_wasted_core_hours_with_a_link_to_their_sites(
     database: Database,
 ) -> None:
     table = _table(_view(database, efficiency), "workflows")
-    first, other, short = table.rows
+    first, other, short = table.visible
     # 8 - 6 h of the job that is ok, all 8 h of the one that failed.
     assert (first[1], *first[3:6]) == (10, 16, 8, 2)
     assert first[2] == pytest.approx(0.75)

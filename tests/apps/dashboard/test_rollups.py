@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from cmsspark.apps.dashboard import dataset_ranking, segment_build, snapshot, use
@@ -178,7 +179,8 @@ def test_sets_of_segments_with_more_people_meet_those_with_fewer(tmp_path: Path)
     assert use.totals(loaded, chosen)["users"] == len({row["user"] for row in accesses} - {None})
     names = sorted({row["dataset_name"] for row in accesses})
     for filters in ((), (("site_tier", "T2"),)):
-        counts = dataset_ranking.users_of_datasets(loaded, replace(chosen, filters=filters), names)
+        codes = np.array([loaded.datasets.positions[name] for name in names])
+        counts = dataset_ranking.users_of_datasets(loaded, replace(chosen, filters=filters), codes)
         for name, count in zip(names, counts, strict=True):
             own = (row for row in accesses if row["dataset_name"] == name)
             own = (row for row in own if not filters or row["site_name"].startswith("T2_"))
@@ -445,7 +447,8 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
         ranking = dataset_ranking.datasets(loaded, replace(chosen, measure=measure))
         assert dict(zip(ranking.names(), ranking.values, strict=True)) == wanted
         assert ranking.values == sorted(wanted.values(), reverse=True)
-        assert ranking.sums(ranking.names())[measure] == ranking.values
+        sums = ranking.sums(range(len(ranking)))
+        assert dataset_ranking.to_integers(sums[measure]) == ranking.values
         name = ranking.names()[0]
         assert (
             dataset_ranking.load_use(loaded, chosen, name).totals[SUMS.index(measure)]

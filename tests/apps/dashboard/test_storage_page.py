@@ -39,7 +39,7 @@ def view(fout: Path, **parameters: str) -> Content:
     request = PageRequest(
         "storage", Parameters(parameters), lambda: None, Database(str(fout)), Path("/none")
     )  # type: ignore[arg-type,return-value]
-    return storage.view(request)
+    return storage.PAGE.content(request)
 
 
 def rows(content: Content, name: str) -> list[Any]:

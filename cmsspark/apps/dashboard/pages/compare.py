@@ -4,17 +4,18 @@ what is new and what is gone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from cmsspark.apps.dashboard import dataset_ranking, site_use, use
+from cmsspark.apps.dashboard import use
 from cmsspark.apps.dashboard import widgets as ui
+from cmsspark.apps.dashboard.downloads import to_arrow
+from cmsspark.apps.dashboard.page import KINDS, Page
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.segment import SUMS
-from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, day_parameter
-from cmsspark.apps.dashboard.series_parts import KINDS
+from cmsspark.apps.dashboard.selection import FILTERS, Selection, day_parameter
 from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, added
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
@@ -39,20 +40,21 @@ _PAGE: Final = 20
 _DAYS: Final = 30
 
 
+#: The sums of all groups in both periods.
+_Totals = tuple[int | None, int | None]
+
+
 class _Row(NamedTuple):
-    """A group with its value in both periods, None where nothing is known of it.
-    ``kind``: new, gone, both, or empty where a period has no stored day that counted
-    such streams.
+    """A group with its value in both periods, None where nothing is known of it, and their
+    difference. ``kind``: new, gone, both, or empty where a period has no stored day that
+    counted such streams.
     """
 
     name: str
     now: int | None
     before: int | None
+    difference: int | None
     kind: str
-
-    @property
-    def difference(self) -> int | None:
-        return None if self.now is None or self.before is None else self.now - self.before
 
 
 def view(request: PageRequest) -> ui.Content:
@@ -67,59 +69,44 @@ def view(request: PageRequest) -> ui.Content:
         length = max(1, min(_DAYS, count // 2))
         chosen = replace(chosen, first=chosen.last - timedelta(days=length - 1))
     baseline = _baseline(request, chosen)
+    page = Page(request)
+    page.period(chosen, with_step=False)
+    page.controls[1:1] = _months(request, chosen, baseline)
+    page.day("from2", "Against: from", baseline.first)
+    page.day("to2", "to (included)", baseline.last)
+    page.filters(chosen)
     measures = {name: label for name, (label, _, _) in MEASURES.items() if name in _KINDS}
     if not request.snapshot.has_jobs:
         measures = {name: label for name, label in measures.items() if name not in OF_JOBS}
-    measure = choice_parameter(
-        request.parameters, "measure", list(measures), "job_count" if chosen.is_of_jobs else "nacc"
-    )
-    group = choice_parameter(request.parameters, "by", list(_GROUPS), "dataset_name")
-    show = choice_parameter(request.parameters, "show", list(_SHOW), "all")
-    presets, *fields = request.period_controls(chosen, with_step=False)
-    controls = [
-        presets,
-        *_months(request, chosen, baseline),
-        *fields,
-        ui.Control("from2", "Against: from", baseline.first.isoformat(), kind="date"),
-        ui.Control("to2", "to (included)", baseline.last.isoformat(), kind="date"),
-        *request.filter_controls(chosen),
-        ui.Control("measure", "Measure", measure, list(measures.items())),
-        ui.Control("by", "By", group, list(_GROUPS.items())),
-        ui.Control("show", "Show", show, list(_SHOW.items())),
-    ]
+    default = "job_count" if chosen.is_of_jobs else "nacc"
+    measure = page.choose("measure", "Measure", measures, default)
+    group = page.choose("by", "By", _GROUPS)
+    show = page.choose("show", "Show", _SHOW)
     measured, reference = (
         replace(entry, measure=measure, by=group) for entry in (chosen, baseline)
     )
     rows = _rows(request, measured, reference)
     about = f"{chosen.first} to {chosen.last} against {baseline.first} to {baseline.last}"
-    notes = [*request.use_notes(chosen), *request.use_notes(baseline)]
+    page.notes += [*request.use_notes(chosen), *request.use_notes(baseline)]
     for entry in (chosen, baseline):
         if not _is_stored(request, entry):
-            notes.append(
-                ui.Note(
-                    f"No day from {entry.first} to {entry.last} is stored: nothing is known of that period.",
-                    "warn",
-                )
-            )
-    notes += _different_streams(request, measured, reference)
+            text = f"No day from {entry.first} to {entry.last} is stored"
+            page.note(f"{text}: nothing is known of that period.", "warn")
+    page.notes += _different_streams(request, measured, reference)
     if _length(chosen) != _length(baseline):
-        text = (
-            f"The periods have {_length(chosen):,} and {_length(baseline):,} days: compare shares."
-        )
-        notes.append(ui.Note(text, "warn"))
+        lengths = f"{_length(chosen):,} and {_length(baseline):,} days"
+        page.note(f"The periods have {lengths}: compare shares.", "warn")
+    page.notes = list(dict.fromkeys(page.notes))
     # Links lead to the period of the numbers, also where the address names none.
     period = {"from": chosen.first.isoformat(), "to": chosen.last.isoformat()}
     linked = replace(request, parameters={**request.parameters, **period})
-    table = _table(
-        linked, [row for row in rows if show in ("all", row.kind)], rows, measure, group
-    )
-    sections = [
-        ui.Section("In total", [_figures(rows, measure, group)]),
-        ui.Section(
-            f"By {_GROUPS[group].lower()}", [table], command=_command(chosen, baseline, group)
-        ),
-    ]
-    return ui.Content("Compare periods", sections, about, controls, list(dict.fromkeys(notes)))
+    totals = (added(row.now for row in rows), added(row.before for row in rows))
+    shown_rows = rows if show == "all" else [row for row in rows if row.kind == show]
+    table = _table(linked, shown_rows, totals, measure, group)
+    page.section("In total", _figures(rows, totals, measure, group))
+    command = _command(chosen, baseline, group)
+    page.section(f"By {_GROUPS[group].lower()}", table, command=command)
+    return page.content("Compare periods", about)
 
 
 def _command(chosen: Selection, baseline: Selection, group: str) -> str:
@@ -169,28 +156,32 @@ def _length(chosen: Selection) -> int:
 
 def _rows(request: PageRequest, chosen: Selection, baseline: Selection) -> list[_Row]:
     """Return the groups of both periods, the largest change first."""
-    measure, group = chosen.measure, chosen.by
-    now, before = (_values(request, entry) for entry in (chosen, baseline))
-    are_counted: list[bool] = []
+    now, before = (use.sum_groups(request.snapshot, entry) for entry in (chosen, baseline))
+    own_streams = _STREAMS.get(chosen.measure, ACCESS_STREAMS)
+
+    def zeros(streams: Sequence[str]) -> list[int | None]:
+        """Return for each period 0 if a day counted the streams, so that what no record has
+        was not used; else nothing is known of it.
+        """
+        periods = (chosen, baseline)
+        return [0 if use.is_counted(request.snapshot, x, streams) else None for x in periods]
+
+    of_all = zeros(own_streams)
     rows = []
     for name in now.keys() | before.keys():
-        kind = "both" if name in now and name in before else "new" if name in now else "gone"
-        if group == "stream" or not are_counted:
-            # Nothing is known of a period whose days did not count such streams; else
-            # what no record has was not used.
-            streams = (name,) if group == "stream" else _STREAMS.get(measure, ACCESS_STREAMS)
-            are_counted = [
-                use.is_counted(request.snapshot, entry, streams) for entry in (chosen, baseline)
-            ]
-        missing = [
-            0 if measure in ("nacc", "job_count") and is_counted else None
-            for is_counted in are_counted
-        ]
-        values = now.get(name, missing[0]), before.get(name, missing[1])
-        rows.append(_Row(name, *values, kind if all(are_counted) else ""))
-    return sorted(
-        rows, key=lambda row: (-abs(row.difference or 0), -(row.now or row.before or 0), row.name)
-    )
+        of_periods = zeros((name,)) if chosen.by == "stream" else of_all
+        value, other = now.get(name), before.get(name)
+        kind = "" if None in of_periods else "new" if other is None else "both"
+        kind = "gone" if kind and value is None else kind
+        if chosen.measure in ("nacc", "job_count"):
+            value, other = (
+                missing if known is None else known
+                for known, missing in zip((value, other), of_periods, strict=True)
+            )
+        difference = None if value is None or other is None else value - other
+        rows.append(_Row(name, value, other, difference, kind))
+    rows.sort(key=lambda row: (-abs(row.difference or 0), -(row.now or row.before or 0), row.name))
+    return rows
 
 
 def _is_stored(request: PageRequest, chosen: Selection) -> bool:
@@ -221,23 +212,8 @@ def _different_streams(
     )
 
 
-def _values(request: PageRequest, chosen: Selection) -> dict[str, int | None]:
-    """Group → the measure in a period; groups without a value are left out."""
-    snapshot = request.snapshot
-    if chosen.by == "dataset_name":
-        ranking = dataset_ranking.datasets(snapshot, chosen)
-        values = zip(ranking.names(), ranking.values, strict=True)
-        return {name: value for name, value in values if value is not None}
-    if chosen.by == "site_name":
-        position = 1 + SUMS.index(chosen.measure)
-        sums = site_use.sum_sites(snapshot, chosen.only(*FILTERS))
-        return {row[0]: row[position] for row in sums if row[position] is not None}
-    return {**use.sum_groups(snapshot, chosen)}
-
-
-def _figures(rows: list[_Row], measure: str, group: str) -> ui.Figures:
-    label = MEASURES[measure][0]
-    now, before = added(row.now for row in rows), added(row.before for row in rows)
+def _figures(rows: list[_Row], totals: _Totals, measure: str, group: str) -> ui.Figures:
+    label, (now, before) = MEASURES[measure][0], totals
     figures = [
         _figure(f"{label}, this period", now, measure),
         _figure(f"{label}, the other", before, measure),
@@ -264,10 +240,9 @@ def _figure(label: str, value: int | None, measure: str) -> ui.Figure:
 
 
 def _table(
-    request: PageRequest, shown_rows: list[_Row], rows: list[_Row], measure: str, group: str
+    request: PageRequest, shown_rows: list[_Row], totals: _Totals, measure: str, group: str
 ) -> ui.Table:
     label, kind = MEASURES[measure][0], _KINDS[measure]
-    totals = [added(row.now for row in rows), added(row.before for row in rows)]
     columns = (
         ui.Column(group, _GROUPS[group]),
         ui.Column("difference", "Difference", kind),
@@ -280,29 +255,39 @@ def _table(
         ui.Column("share_before", "Share before", "share", "of all of the other period"),
         ui.Column("is_in", "In", "text"),
     )
-    cells = [
-        (
-            row.name or None,
-            row.difference,
-            ui.ratio(row.difference, row.before),
-            row.now,
-            row.before,
-            ui.ratio(row.now, totals[0]),
-            ui.ratio(row.before, totals[1]),
-            row.kind or None,
-        )
-        for row in shown_rows
-    ]
+    link = {"dataset_name": request.dataset_link, "site_name": request.site_link}.get(group)
+
+    def cells(part: Sequence[_Row]) -> list[tuple[Any, ...]]:
+        return [
+            (
+                ui.Cell(row.name, link(row.name)) if link else row.name or None,
+                row.difference,
+                ui.ratio(row.difference, row.before),
+                row.now,
+                row.before,
+                ui.ratio(row.now, totals[0]),
+                ui.ratio(row.before, totals[1]),
+                row.kind or None,
+            )
+            for row in part
+        ]
+
+    def values(column: str) -> list[Any]:
+        number = [entry.name for entry in columns].index(column)
+        return [row[number] for row in cells(shown_rows)]
+
     caption = "The largest difference first"
     return ui.Table(
         "compare",
         columns,
-        cells,
+        (),
         caption,
-        empty="Nothing of this kind.",
+        lambda: to_arrow(ui.Table("compare", columns, cells(shown_rows), caption)),
+        len(shown_rows),
+        "Nothing of this kind.",
         bars=3,
         limit=_PAGE,
-        link={"dataset_name": request.dataset_link, "site_name": request.site_link}.get(group),
+        load=ui.loader(shown_rows, cells, values),
     )
 
 

@@ -6,23 +6,22 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import Any, Final
 
-from cmsspark.apps.dashboard import site_use, use
+from cmsspark.apps.dashboard import site_use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.downloads import rows_to_arrow
-from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
+from cmsspark.apps.dashboard.page import Page
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.rollup_query import sums
 from cmsspark.apps.dashboard.selection import (
     FILTERS,
     NO_PART,
     Selection,
-    choice_parameter,
     day_parameter,
     filter_values,
-    number_parameter,
 )
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import KINDS
@@ -49,6 +48,8 @@ _COLUMNS: Final = (
     ui.Column("site_count", "Sites", "count"),
 )
 _MAP_ROWS, _MAP_COLUMNS = 40, 12
+#: The sums of what nobody used.
+_UNUSED: Final = (None, None, None, None)
 #: Weeks of use beside the replicas, where the address names none.
 _WEEKS: Final = 12
 #: Grouping of the use → its expression on tables of replicas.
@@ -76,70 +77,50 @@ def view(request: PageRequest) -> ui.Content:
     """
     days = {table: request.database.days(table) for table in ("site_tier_usage", *REPLICA_TABLES)}
     every = sorted({day for stored in days.values() for day in stored})
-    if not every:
-        note = ui.Note(
-            "No day of replicas is stored. Run: run_spark site_tier_usage --date DAY; run_spark dbs_phedex --date DAY"
-        )
-        return ui.Content("Data at sites", [], notes=[note])
     day = day_parameter(request.parameters, "day", every[-1])
     if day not in every:
         raise InputMissing(
             f"no replicas are stored for {day}",
             found=f"{every[0]} to {every[-1]}, {pluralize(len(every), 'day')}",
         )
-    kind = choice_parameter(request.parameters, "kind", ["all", *KINDS], "all")
+    page = Page(request)
+    stored = [(entry.isoformat(), entry.isoformat()) for entry in reversed(every)]
+    page.controls.append(ui.Control("day", "Day", day.isoformat(), stored))
     tiers = filter_values(request.parameters, "site_tier")
+    choices = dict.fromkeys([*tiers, *_tiers(request, days)])
+    page.many(
+        "site_tier",
+        "Site tier",
+        {entry or NO_PART: ui.shown(entry) for entry in choices},
+        [entry or NO_PART for entry in tiers],
+    )
+    kind = page.choose("kind", "Storage", ["all", *KINDS])
+    weeks = page.number("weeks", "Use of weeks", _WEEKS, 520)
+    by = page.choose("by", "Use by", {name: FILTERS[name] for name in _KEYS})
     usage = _usage(request, day, kind, tiers) if day in days["site_tier_usage"] else None
-    sections = []
     if usage is None:
-        note = ui.Note(f"Not stored for this day: run_spark site_tier_usage --date {day}", "warn")
-        sections.append(ui.Section("By tier", [note]))
+        text = f"Not stored for this day: run_spark site_tier_usage --date {day}"
+        page.section("By tier", ui.Note(text, "warn"))
     else:
         table = ui.Table("data_by_tier", _COLUMNS, usage, "Data at the sites of each tier", bars=3)
-        sections.append(
-            ui.Section(
-                "By site tier, storage and data tier",
-                [_figures(usage), table],
-                command=f"cmsspark ask holdings --tier {shlex.quote(tiers[0] if tiers else '*')} --date {day}",
-            )
+        tier = shlex.quote(tiers[0] if tiers else "*")
+        page.section(
+            "By site tier, storage and data tier",
+            _figures(usage),
+            table,
+            command=f"cmsspark ask holdings --tier {tier} --date {day}",
         )
     of_day = next((table for table in REPLICA_TABLES if day in days[table]), None)
-    sections.append(_map(request, day, kind, tiers, of_day))
-    notes: list[ui.Note] = []
-    weeks = number_parameter(request.parameters, "weeks", _WEEKS, 1, 520)
-    by = choice_parameter(request.parameters, "by", list(_KEYS), "data_tier")
+    page.sections.append(_map(request, day, kind, tiers, of_day))
     if of_day is not None:
         make = partial(_worth, request, day, (kind, tiers, of_day), by, weeks)
-        sections += optional(notes, "The use of what lies there", make) or []
-    choices = list(dict.fromkeys([*tiers, *_tiers(request, days)]))
-    controls = [
-        ui.Control(
-            "day",
-            "Day",
-            day.isoformat(),
-            [(entry.isoformat(), entry.isoformat()) for entry in reversed(every)],
-        ),
-        ui.Control(
-            "site_tier",
-            "Site tier",
-            "",
-            [(entry or NO_PART, ui.shown(entry)) for entry in choices],
-            "many",
-            chosen=[entry or NO_PART for entry in tiers],
-        ),
-        ui.Control(
-            "kind", "Storage", kind, [("all", "all"), *((entry, entry) for entry in KINDS)]
-        ),
-        ui.Control("weeks", "Use of weeks", str(weeks), kind="number", limits=("1", "520")),
-        ui.Control("by", "Use by", by, [(name, FILTERS[name]) for name in _KEYS]),
-    ]
-    return ui.Content(
-        "Data at sites",
-        sections,
-        f"Replicas as of {day}: volume by site tier, storage and data tier.",
-        controls,
-        notes,
-    )
+        about = (
+            "Accesses and jobs are those at all storage of these sites. The most accesses first."
+        )
+        worth = page.optional("The use of what lies there", make)
+        page.section("What replicas are worth", worth, about=about)
+    about = f"Replicas as of {day}: volume by site tier, storage and data tier."
+    return page.content("Data at sites", about)
 
 
 def _usage(request: PageRequest, day: date, kind: str, tiers: list[str]) -> list[tuple[Any, ...]]:
@@ -215,20 +196,19 @@ def _map(
 
 def _worth(
     request: PageRequest, day: date, replicas: tuple[str, list[str], str], by: str, weeks: int
-) -> list[ui.Section]:
+) -> ui.Table | None:
     """Return what each replica is worth: reads for each, and what a read costs, by data
-    tier or campaign; nothing where no day of accesses is stored.
+    tier or campaign; None where no day of accesses is stored.
     """
     kind, tiers, table = replicas
     snapshot = request.snapshot
     if not snapshot.days:
-        return []
+        return None
     first, last = site_use.window(snapshot, weeks)
-    chosen = Selection(first, last, tuple(("site_tier", tier) for tier in tiers), by=by)
-    sums = {
-        name: use.sum_groups(snapshot, replace(chosen, measure=name))
-        for name in ("nacc", "read_bytes", "job_count", "cpu_ms")
-    }
+    chosen = Selection(first, last, tuple(("site_tier", tier) for tier in tiers))
+    measures = ("nacc", "read_bytes", "job_count", "cpu_ms")
+    (used,) = sums(snapshot, chosen, (by,), columns=measures)
+    sums_of = {name: values for name, *values in used}
     rows = request.database.query(
         f"SELECT coalesce({_KEYS[by]}, '') AS key, count(*), sum(present_bytes) FROM {table} "
         "WHERE day = $day AND present_bytes > 0 AND ($kind = 'all' OR kind = $kind) "
@@ -237,29 +217,23 @@ def _worth(
     ).rows
     replica_sums = {name: (count, int(size)) for name, count, size in rows}
     names = sorted(
-        {*replica_sums, *(name for values in sums.values() for name in values)},
-        key=lambda name: (-sums["nacc"].get(name, 0), -replica_sums.get(name, (0, 0))[1], name),
+        {*replica_sums, *sums_of},
+        key=lambda name: (
+            -(sums_of.get(name, _UNUSED)[0] or 0),
+            -replica_sums.get(name, (0, 0))[1],
+            name,
+        ),
     )
-    every = []
+    rows = []
     for name in names:
         count, size = replica_sums.get(name, (0, 0))
-        accesses, read, jobs, cpu = (sums[measure].get(name) for measure in sums)
-        every.append(
-            (
-                *(name, count, size, accesses, ui.ratio(accesses, count), read),
-                *(ui.ratio(read, size), ui.ratio(read, accesses), jobs, ui.ratio(cpu, jobs)),
-            )
-        )
-    cells = [
-        tuple(round(value, 2) if isinstance(value, float) else value for value in row)
-        for row in ((row[0] or None, *row[1:]) for row in every)
-    ]
+        accesses, read, jobs, cpu = sums_of.get(name, _UNUSED)
+        ratios = (ui.ratio(accesses, count), read, ui.ratio(read, size), ui.ratio(read, accesses))
+        rows.append((name, count, size, accesses, *ratios, jobs, ui.ratio(cpu, jobs)))
     columns = (ui.Column(by, FILTERS[by]), *_WORTH)
-    download = partial(rows_to_arrow, [column.name for column in columns], every)
+    download = partial(rows_to_arrow, [column.name for column in columns], rows)
     caption = f"Replicas of {day} beside the use from {first} to {last}"
-    worth = ui.Table("worth", columns, cells, caption, download, bars=4, limit=_MAP_ROWS)
-    about = "Accesses and jobs are those at all storage of these sites. The most accesses first."
-    return [ui.Section("What replicas are worth", [worth], about)]
+    return ui.Table("worth", columns, rows, caption, download, bars=4, limit=_MAP_ROWS)
 
 
 def _tiers(request: PageRequest, days: dict[str, list[date]]) -> list[str]:
@@ -269,5 +243,11 @@ def _tiers(request: PageRequest, days: dict[str, list[date]]) -> list[str]:
 
 
 PAGE = PageDefinition(
-    "Data at sites", "How much data the sites hold, on disk and tape.", view, needs_use=False
+    "Data at sites",
+    "How much data the sites hold, on disk and tape.",
+    view,
+    needs_use=False,
+    needs=("site_tier_usage", *REPLICA_TABLES),
+    empty="No day of replicas is stored. Run: run_spark site_tier_usage --date DAY;"
+    " run_spark dbs_phedex --date DAY",
 )

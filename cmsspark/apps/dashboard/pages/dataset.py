@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import dataset_ranking, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_ranking import DatasetUse
-from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
-from cmsspark.apps.dashboard.segment import SUMS
-from cmsspark.apps.dashboard.selection import Selection, text_parameter
-from cmsspark.apps.dashboard.series_parts import (
+from cmsspark.apps.dashboard.page import (
+    Page,
     choose_measure,
     cost_figures,
-    list_measures,
     make_chart,
 )
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.segment import SUMS
+from cmsspark.apps.dashboard.selection import Selection, text_parameter
 from cmsspark.apps.dashboard.tables import formatted
 from cmsspark.apps.dashboard.use import (
     MEASURES,
@@ -50,13 +51,16 @@ def view(request: PageRequest) -> ui.Content:
     name = text_parameter(request.parameters, "name")
     if not name:
         return _search(request)
-    chosen = request.chosen.only("stream")
-    notes = request.use_notes(chosen)
-    measure = choose_measure(request, chosen, notes)
+    chosen, page = request.chosen.only("stream"), Page(request)
+    page.notes += request.use_notes(chosen)
+    page.text("name", "Dataset", "search", suggestions="datasets.json", wide=True)
+    page.period(chosen)
+    page.filters(chosen, ("stream",))
+    measure = choose_measure(page, chosen)
     used = dataset_ranking.load_use(request.snapshot, chosen, name)
-    replicas = _replicas(request, used, name, notes)
-    facts = optional(notes, "The facts of DBS", lambda: _facts(request, name)) or {}
-    forecast = optional(notes, "The forecast", lambda: _forecast(request, name)) or []
+    replicas = _replicas(page, used, name)
+    facts = page.optional("The facts of DBS", partial(_facts, request, name)) or {}
+    forecast = page.optional("The forecast", partial(_forecast, request, name)) or []
     about = [*_holdings(replicas), *_of_dbs(facts), *forecast]
     if used.last_access is None:
         if not replicas.rows and not facts:
@@ -64,56 +68,31 @@ def view(request: PageRequest) -> ui.Content:
                 f"no access, job, replica or entry of DBS is stored for {ui.shown(name)}",
                 next_step="type a part of its name to find it",
             )
-        notes.append(ui.Note(f"No stored access or job has read {ui.shown(name)}."))
-    measures = list_measures(request.snapshot)
-    return ui.Content(
-        ui.shown(name),
-        [
-            ui.Section("In total", [_figures(request, used, chosen)]),
-            *([ui.Section("What it is", [ui.Figures(about)])] if about else []),
-            ui.Section(
-                f"{MEASURES[measure][0]} over time", [_history(request, used, chosen, measure)]
-            ),
-            ui.Section(
-                "Where it is read",
-                [_by(request, name, used.by_site, "site", "Site")],
-                command=f"cmsspark ask who-reads {shlex.quote(ui.shown(name))}"
-                f" --from {chosen.first} --to {chosen.last}",
-            ),
-            ui.Section("With what", [_by(request, name, used.by_app, "app", "Application")]),
-            ui.Section("Replicas beside accesses", [replicas]),
-        ],
-        f"{chosen.first} to {chosen.last}",
-        [
-            ui.Control(
-                "name", "Dataset", name, kind="search", suggestions="datasets.json", wide=True
-            ),
-            *request.period_controls(chosen),
-            *request.filter_controls(chosen, ("stream",)),
-            ui.Control("measure", "Measure", measure, measures),
-        ],
-        notes,
+        page.note(f"No stored access or job has read {ui.shown(name)}.")
+    page.section("In total", _figures(request, used, chosen))
+    page.section("What it is", ui.Figures(about) if about else None)
+    history = _history(request, used, chosen, measure)
+    page.section(f"{MEASURES[measure][0]} over time", history)
+    page.section(
+        "Where it is read",
+        _by(request, name, used.by_site, "site", "Site"),
+        command=f"cmsspark ask who-reads {shlex.quote(ui.shown(name))}"
+        f" --from {chosen.first} --to {chosen.last}",
     )
+    page.section("With what", _by(request, name, used.by_app, "app", "Application"))
+    page.section("Replicas beside accesses", replicas)
+    return page.content(ui.shown(name), f"{chosen.first} to {chosen.last}")
 
 
 def _search(request: PageRequest) -> ui.Content:
     result = use.suggestions(request)
     rows = [(ui.Cell(item["name"], item["href"]), item["nacc"]) for item in result]
     columns = (ui.Column("dataset_name", "Dataset"), ui.Column("nacc", "Accesses", "count"))
-    text = text_parameter(request.parameters, "q")
-    table = ui.Table(
-        "found", columns, rows, "Datasets by their accesses on all stored days", bars=1
-    )
-    control = ui.Control(
-        "q", "Parts of the name", text, kind="search", suggestions="datasets.json", wide=True
-    )
-    return ui.Content(
-        "Dataset",
-        [ui.Section("Most used datasets", [table])],
-        "Choose a dataset.",
-        [control],
-        button="Search",
-    )
+    caption, page = "Datasets by their accesses on all stored days", Page(request)
+    page.text("q", "Parts of the name", "search", suggestions="datasets.json", wide=True)
+    table = ui.Table("found", columns, rows, caption, bars=1)
+    page.section("Most used datasets", table)
+    return page.content("Dataset", "Choose a dataset.", button="Search")
 
 
 def _figures(request: PageRequest, used: DatasetUse, chosen: Selection) -> ui.Figures:
@@ -233,13 +212,14 @@ def _by(
     )
 
 
-def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[ui.Note]) -> ui.Table:
+def _replicas(page: Page, used: DatasetUse, name: str) -> ui.Table:
+    request = page.request
     of_jobs = 1 + SUMS.index("job_count")
     columns = stored_columns(request.snapshot, _REPLICAS)
     # Accesses and jobs, or accesses alone where no jobs are stored.
     read_at = {row[0]: (int(row[1] or 0), int(row[of_jobs] or 0)) for row in used.by_site}
     of_site = 2 - (len(_REPLICAS) - len(columns))
-    newest = optional(notes, "The replicas", lambda: request.database.newest(REPLICA_TABLES) or ())
+    newest = page.optional("The replicas", lambda: request.database.newest(REPLICA_TABLES) or ())
     empty = "The newest replica snapshot has no replica of it."
     if not newest:
         empty = (
@@ -251,9 +231,7 @@ def _replicas(request: PageRequest, used: DatasetUse, name: str, notes: list[ui.
         "SELECT site_name, kind, present_bytes, present_file_count, is_complete, newest_replica_ms "
         f"FROM {table} WHERE day = ? AND dataset_name = ? ORDER BY present_bytes DESC, site_name, kind"
     )
-    stored = optional(
-        notes, "The replicas", lambda: request.database.query(sql, [as_of, name]).rows
-    )
+    stored = page.optional("The replicas", lambda: request.database.query(sql, [as_of, name]).rows)
     rows = [
         (
             ui.Cell(row[0], request.site_link(row[0])),

@@ -7,37 +7,35 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from cmsspark.apps.dashboard import dataset_ranking
-from cmsspark.apps.dashboard.dataset_ranking import last_access
-from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
-from cmsspark.apps.dashboard.segment import SUMS, derive_part
-from cmsspark.apps.dashboard.selection import Selection, text_parameter
+from cmsspark.apps.dashboard.dataset_ranking import last_access, to_integers
+from cmsspark.apps.dashboard.downloads import to_arrow
+from cmsspark.apps.dashboard.page import Page
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.rollup_query import sums_of_datasets
+from cmsspark.apps.dashboard.segment import derive_part
+from cmsspark.apps.dashboard.selection import Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot, to_day
 from cmsspark.apps.dashboard.use import is_counted, use_columns
 from cmsspark.apps.dashboard.widgets import (
     Cell,
     Column,
     Content,
-    Control,
-    Note,
-    Section,
     Table,
+    loader,
     shown,
-    sort_rows,
 )
 from cmsspark.base.errors import UsageError
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.stored_columns import REPLICA_TABLES
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _SUMS: Final = ("nacc", "read_bytes", "job_count", "job_read_bytes", "cpu_ms")
 COLUMNS: Final = (
@@ -96,12 +94,17 @@ def view(request: PageRequest) -> Content:
 
     Raises UsageError (2) for a condition that cannot be read.
     """
-    chosen = request.chosen
-    text = text_parameter(request.parameters, "where")
+    chosen, page = request.chosen, Page(request)
     names = _chosen_columns(request)
-    notes = request.use_notes(chosen)
+    page.period(chosen, with_step=False)
+    page.filters(chosen)
+    # With the names that conditions take.
+    choices = {column.name: f"{column.heading} ({column.name})" for column in COLUMNS[1:]}
+    page.many("columns", "Columns", choices, [name for name in names if name in choices])
+    text = page.text("where", "Conditions", "search", wide=True)
+    page.notes += request.use_notes(chosen)
     tests = [parse_condition(part) for part in text.split(",") if part.strip()]
-    rows = _rows(request, chosen, notes)
+    rows = _rows(page, chosen)
     # Counting the users of all datasets takes a second: only where they decide what is shown.
     needed = f"{text} {request.parameters.get('sort', '')}"
     if "distinct_users" in needed or (
@@ -110,34 +113,10 @@ def view(request: PageRequest) -> Content:
         rows = _with_users(request, chosen, rows)
     for test in tests:
         rows = [row for row in rows if test(row)]
-    # With the names that conditions take.
-    choices = [(column.name, f"{column.heading} ({column.name})") for column in COLUMNS[1:]]
-    controls = [
-        *request.period_controls(chosen, with_step=False),
-        *request.filter_controls(chosen),
-        Control(
-            "columns",
-            "Columns",
-            "",
-            choices,
-            "many",
-            chosen=[name for name in names if name != "dataset_name"],
-        ),
-        Control("where", "Conditions", text, kind="search", wide=True),
-    ]
-    return Content(
-        "Datasets",
-        [
-            Section(
-                "All datasets",
-                [_table(request, chosen, rows, [_BY_NAME[name] for name in names])],
-                _HELP,
-            )
-        ],
-        f"{chosen.first} to {chosen.last}: use of the period beside size, replicas and last access.",
-        controls,
-        notes,
-    )
+    table = _table(request, chosen, rows, [_BY_NAME[name] for name in names])
+    page.section("All datasets", table, about=_HELP)
+    about = "use of the period beside size, replicas and last access."
+    return page.content("Datasets", f"{chosen.first} to {chosen.last}: {about}")
 
 
 def _chosen_columns(request: PageRequest) -> list[str]:
@@ -154,12 +133,12 @@ def _chosen_columns(request: PageRequest) -> list[str]:
     return [name for name in _BY_NAME if name == "dataset_name" or name in (names or _SHOWN)]
 
 
-def _rows(request: PageRequest, chosen: Selection, notes: list[Note]) -> list[Row]:
+def _rows(page: Page, chosen: Selection) -> list[Row]:
     """Return all datasets that are used, in DBS or at a site, the most used first."""
-    snapshot = request.snapshot
+    snapshot = page.request.snapshot
     # Not kept, as the rows of each selection take 15 MB; their sums are.
-    uses = _uses(request, chosen)
-    facts = _facts(request, notes)
+    uses = _uses(page.request, chosen)
+    facts = _facts(page)
     tiers, campaigns = chosen.values("data_tier"), chosen.values("campaign")
     rows = [{**use, **facts[name]} if name in facts else use for name, use in uses.items()]
     is_filtered = bool(chosen.values("stream") or chosen.values("site_tier"))
@@ -185,32 +164,27 @@ def _zeros(snapshot: Snapshot, chosen: Selection) -> dict[str, int]:
 
 
 def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
-    """Dataset → its use in the period."""
-    snapshot = request.snapshot
-    # All columns at once: the rankings take theirs of them.
-    dataset_ranking.sums_of_datasets(snapshot, chosen, SUMS)
-    of_accesses, of_jobs = (
-        dataset_ranking.datasets(snapshot, replace(chosen, measure=name)).codes
-        for name in ("nacc", "job_count")
-    )
-    codes = np.concatenate((of_accesses, of_jobs[~np.isin(of_jobs, of_accesses)]))
-    names = [snapshot.datasets.names[code] for code in codes]
-    sums = dataset_ranking.sum_datasets(snapshot, chosen, codes)
-    last = snapshot.datasets.last_days[codes].tolist()
+    """Dataset → its use in the period, the most used first."""
+    datasets = request.snapshot.datasets
+    rows = sums_of_datasets(request.snapshot, chosen, _SUMS)
+    rows = rows.append_column("code", pa.array(datasets.codes[rows["dataset"].to_numpy()]))
+    rows = rows.filter(pc.or_(rows["nacc"].is_valid(), rows["job_count"].is_valid()))
+    order = [("nacc", "descending"), ("job_count", "descending"), ("code", "ascending")]
+    rows = rows.sort_by(order)
+    codes = rows["code"].to_numpy()
+    columns = {"dataset_name": [datasets.names[code] for code in codes]}
+    columns |= {name: parts[codes].tolist() for name, parts in datasets.parts.items()}
+    last = datasets.last_days[codes].tolist()
     days = {number: None if number < 0 else to_day(number) for number in set(last)}
-    tiers, campaigns = (snapshot.datasets.parts(name)[codes] for name in ("data_tier", "campaign"))
-    for column, zero in _zeros(snapshot, chosen).items():
-        sums[column] = [zero if value is None else value for value in sums[column]]
-    keys = ("dataset_name", "data_tier", "campaign", "last_day", *_SUMS)
-    cells = zip(
-        *(names, tiers, campaigns, map(days.__getitem__, last)),
-        *(sums[column] for column in _SUMS),
-        strict=True,
-    )
-    return {row[0]: dict(zip(keys, row, strict=True)) for row in cells}
+    columns["last_day"] = [days[number] for number in last]
+    columns |= {name: to_integers(rows[name]) for name in _SUMS}
+    for name, zero in _zeros(request.snapshot, chosen).items():
+        columns[name] = [zero if value is None else value for value in columns[name]]
+    cells = zip(*columns.values(), strict=True)
+    return {row[0]: dict(zip(columns, row, strict=True)) for row in cells}
 
 
-def _facts(request: PageRequest, notes: list[Note]) -> dict[str, dict[str, Any]]:
+def _facts(page: Page) -> dict[str, dict[str, Any]]:
     """Dataset → size, events and state in DBS, and its replicas, as the newest stored
     days have them.
     """
@@ -232,23 +206,20 @@ def _facts(request: PageRequest, notes: list[Note]) -> dict[str, dict[str, Any]]
         ),
     }
     for tables, sql in queries.items():
-        for row in optional(notes, tables[0], partial(_newest, request, tables, sql, notes)) or ():
+        for row in page.optional(tables[0], partial(_newest, page, tables, sql)) or ():
             facts.setdefault(row.pop("dataset_name"), {}).update(row)
     facts.pop(None, None)  # type: ignore[call-overload]
     return facts
 
 
-def _newest(
-    request: PageRequest, tables: Sequence[str], sql: str, notes: list[Note]
-) -> list[dict[str, Any]]:
-    newest = request.database.newest(tables)
+def _newest(page: Page, tables: Sequence[str], sql: str) -> list[dict[str, Any]]:
+    newest = page.request.database.newest(tables)
     if newest is None:
-        notes.append(
-            Note(f"No {_DAYS[tables[0]]} is stored. Run: run_spark {tables[0]} --date DAY")
-        )
+        job = tables[0]
+        page.note(f"No {_DAYS[job]} is stored. Run: run_spark {job} --date DAY")
         return []
     day, table = newest
-    return request.database.query(sql.format(table), [day]).dicts
+    return page.request.database.query(sql.format(table), [day]).dicts
 
 
 def parse_condition(text: str) -> Callable[[Row], bool]:
@@ -308,9 +279,10 @@ def _with_users(request: PageRequest, chosen: Selection, rows: Sequence[Row]) ->
     the selection.
     """
     used = [row["dataset_name"] for row in rows if "nacc" in row and "distinct_users" not in row]
-    users = dict(
-        zip(used, dataset_ranking.users_of_datasets(request.snapshot, chosen, used), strict=True)
-    )
+    positions = request.snapshot.datasets.positions
+    codes = np.array([positions[name] for name in used], np.int64)
+    counts = dataset_ranking.users_of_datasets(request.snapshot, chosen, codes)
+    users = dict(zip(used, counts, strict=True))
     return [{"distinct_users": users.get(row["dataset_name"]), **row} for row in rows]
 
 
@@ -328,17 +300,7 @@ def _table(
             for row in part
         ]
 
-    def load(name: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
-        ordered = list(rows)
-        if name:
-            ordered = sort_rows(
-                rows, lambda row: None if row.get(name) == "" else row.get(name), is_descending
-            )
-        return cells(ordered[first : first + count])
-
     def download() -> pa.Table:
-        from cmsspark.apps.dashboard.downloads import to_arrow
-
         every = [tuple(row.get(column.name) for column in columns) for row in rows]
         return to_arrow(Table("datasets", columns, every, ""))
 
@@ -347,13 +309,13 @@ def _table(
     return Table(
         "datasets",
         columns,
-        cells(rows[:_PAGE]),
+        (),
         caption,
         download,
         len(rows),
         empty,
         limit=_PAGE,
-        load=load,
+        load=loader(rows, cells, lambda name: [row.get(name) for row in rows]),
     )
 
 

@@ -10,17 +10,20 @@ from typing import Any, Final
 
 from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import widgets as ui
+from cmsspark.apps.dashboard.page import Page, pivoted, query_table
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter, text_parameter
+from cmsspark.apps.dashboard.selection import day_parameter, text_parameter
 from cmsspark.base import dates, efficiency
 from cmsspark.base.errors import UsageError
 from cmsspark.base.periods import between
-from cmsspark.base.text.terminal import pluralize
+from cmsspark.base.text.terminal import is_or_are, pluralize
 
 #: Days without a period in the address, and at most.
 _DAYS, _MOST = 30, 400
 #: Rows that a page shows of a table.
 _SHOWN: Final = 20
+#: What jobs are ranked by, and its heading.
+_KEYS: Final = {"workflow": "Workflow", "site": "Site"}
 #: Conditions: the parameter and column, and the label.
 _CONDITIONS: Final = {"type": "Type", "tier": "Tier", "site": "Site"}
 _COLUMNS: Final = (
@@ -57,84 +60,59 @@ _COLUMNS: Final = (
 
 def view(request: PageRequest) -> ui.Content:
     """Return the page of a period; with a workflow in the address its sites."""
-    days = request.database.days("job_efficiency")
-    if not days:
-        note = ui.Note(
-            "No day of HTCondor's jobs is stored. Run: run_spark job_efficiency --date DAY"
-        )
-        return ui.Content("Efficiency", [], notes=[note])
-    first, last = choose_period(request, days)
+    days, page = request.database.days("job_efficiency"), Page(request)
+    first, last = choose_period(page, days)
     sql = "SELECT DISTINCT {} FROM job_efficiency WHERE day BETWEEN ? AND ? ORDER BY 1"
-    values = {name: request.values(sql.format(name), [first, last]) for name in _CONDITIONS}
     chosen = {
-        name: choice_parameter(request.parameters, name, ["", *result], "")
-        for name, result in values.items()
+        name: page.choose(
+            name, label, request.values(sql.format(name), [first, last]), every="all"
+        )
+        for name, label in _CONDITIONS.items()
     }
-    text = text_parameter(request.parameters, "q")
+    text = page.text("q", "Workflow contains")
     workflow = text_parameter(request.parameters, "workflow")
     condition, filters = choose_rows({**chosen, "workflow": workflow}, "workflow", text)
     where, parameters = f"day BETWEEN ? AND ? AND {condition}", [first, last, *filters]
-    controls = [
-        ui.Control("from", "From", first.isoformat(), kind="date"),
-        ui.Control("to", "To (included)", last.isoformat(), kind="date"),
-        *(
-            ui.Control(
-                name,
-                label,
-                chosen[name],
-                [("", "all"), *((entry, ui.shown(entry)) for entry in values[name])],
-            )
-            for name, label in _CONDITIONS.items()
-        ),
-        ui.Control("q", "Workflow contains", text, kind="text"),
-    ]
     total = request.database.query(
         f"SELECT {costs.JOBS} FROM job_efficiency WHERE {where}", parameters
     ).rows[0]
-    sections = [
-        ui.Section("In total", [_figures(total), _by_day(request, first, last, where, parameters)])
-    ]
-    if workflow:
-        sections.append(
-            ui.Section(
-                f"Sites of {ui.shown(workflow)}",
-                [_ranking(request, "site", (first, last), condition, filters)],
-            )
+    by_day = _by_day(request, first, last, where, parameters)
+    page.section("In total", _figures(total), by_day)
+    for key in ("site",) if workflow else ("workflow", "site"):
+        title = f"{_KEYS[key]}s by wasted core hours"
+        site = f" --site {shlex.quote(chosen['site'])}" * bool(chosen["site"] and key != "site")
+        command = f"cmsspark ask worst {key}s{site} --from {first} --to {last}"
+        if workflow:
+            title, command = f"Sites of {ui.shown(workflow)}", ""
+        ranking = costs.RANKINGS[f"{key}s"]
+        result = costs.rank(request.database, ranking, first, last, condition, filters)
+        table = query_table(
+            f"{key}s",
+            (ui.Column(key, _KEYS[key], "dataset" if key == "workflow" else "text"), *_COLUMNS),
+            result,
+            f"{_KEYS[key]}s, the largest waste first",
+            limit=_SHOWN,
+            bars=1,
+            link=(lambda name: request.link_here(workflow=name)) if key == "workflow" else None,
         )
-    else:
-        sections.append(
-            ui.Section(
-                "Workflows by wasted core hours",
-                [_ranking(request, "workflow", (first, last), condition, filters)],
-                command=f"cmsspark ask worst workflows{_typed(chosen['site'], first, last)}",
-            )
-        )
-        sections.append(
-            ui.Section(
-                "Sites by wasted core hours",
-                [_ranking(request, "site", (first, last), condition, filters)],
-                command=f"cmsspark ask worst sites{_typed('', first, last)}",
-            )
-        )
-    sections.append(
-        ui.Section("CPU in HS23 by month", [_benchmark(request, condition, filters)], _HS23)
-    )
-    sections.append(ui.Section("Outliers", [_outliers(request, where, parameters)], _OUTLIERS))
-    notes = missing_days(days, first, last)
-    (earlier,) = request.database.query(
+        page.section(title, table, command=command)
+    months = _benchmark(request, condition, filters)
+    page.section("CPU in HS23 by month", months, about=_HS23)
+    page.section("Outliers", _outliers(request, where, parameters), about=_OUTLIERS)
+    note_missing(page, days, first, last)
+    earlier = request.values(
         "SELECT count(DISTINCT day) FROM job_efficiency WHERE day BETWEEN ? AND ?"
         " AND last_core_with_cpu_ms IS NULL",
         [first, last],
-    ).rows[0]
+    )[0]
     if earlier:
         text = (
             f"{pluralize(earlier, 'day')} of these, counted by earlier rules, lack the sums of the efficiencies and of"
             " wasted and evicted core hours, and are not in them. Run: run_spark job_efficiency --date DAY"
         )
-        notes.append(ui.Note(text, "warn"))
-    return ui.Content(
-        "Efficiency", sections, f"Jobs of HTCondor that ended, {first} to {last}.", controls, notes
-    )
+        page.note(text, "warn")
+    about = f"Jobs of HTCondor that ended, {first} to {last}."
+    return page.content("Efficiency", about)
 
 
 _OUTLIERS: Final = (
@@ -149,23 +127,21 @@ _HS23: Final = (
 )
 
 
-def _typed(site: str, first: date, last: date) -> str:
-    return f"{f' --site {shlex.quote(site)}' if site else ''} --from {first} --to {last}"
-
-
-def missing_days(days: list[date], first: date, last: date) -> list[ui.Note]:
-    """Return a note on days of a period that are not stored."""
+def note_missing(page: Page, days: list[date], first: date, last: date) -> None:
+    """Add a note on days of a period that are not stored."""
     missing = (last - first).days + 1 - sum(first <= day <= last for day in days)
-    text = f"{missing:,} of the days from {first} to {last} are not stored."
-    return [ui.Note(text, "warn")] if missing else []
+    if missing:
+        verb = is_or_are(missing)
+        page.note(f"{missing:,} of the days from {first} to {last} {verb} not stored.", "warn")
 
 
-def choose_period(request: PageRequest, days: list[date]) -> tuple[date, date]:
-    """Return the period of the address, by default the newest days. Raises UsageError (2)."""
-    last = day_parameter(request.parameters, "to", days[-1])
-    first = day_parameter(
-        request.parameters, "from", max(days[0], dates.days_before(last, _DAYS - 1))
-    )
+def choose_period(page: Page, days: list[date]) -> tuple[date, date]:
+    """Return the period of the address, by default the newest days, and add its fields.
+    Raises UsageError (2).
+    """
+    last = day_parameter(page.parameters, "to", days[-1])
+    first = page.day("from", "From", max(days[0], dates.days_before(last, _DAYS - 1)))
+    page.day("to", "To (included)", last)
     if not 0 <= (last - first).days < _MOST:
         raise UsageError(
             f"the page shows at most {_MOST} days, in order", found=f"{first} to {last}"
@@ -218,31 +194,21 @@ def _by_day(
     result = request.database.query(query, parameters)
     # Days without a job have a place, too.
     days = between(first, last).days
-    hours = {(row[0], row[1]): round(row[2], 1) for row in result.rows}
-    outcomes = [
-        name
-        for name in ("ok", "outlier", "failed", "removed")
-        if any(key[1] == name for key in hours)
-    ]
-    series = {name: [hours.get((day, name)) for day in days] for name in outcomes}
+    hours = pivoted(result.rows, days)
+    outcomes = [name for name in ("ok", "outlier", "failed", "removed") if name in hours]
     columns = (
         ui.Column("day", "Day", "day"),
         ui.Column("outcome", "Outcome"),
         ui.Column("core_hours", "Core hours", "count"),
     )
-    rows = [(row[0], row[1], round(row[2])) for row in result.rows]
-    table = ui.Table(
-        "outcomes", columns, rows, "Core hours by day and outcome", lambda: result.table
-    )
-    labels = [day.isoformat() for day in days]
     return ui.Chart(
         "outcomes",
         "Core hours by outcome",
         "columns",
-        labels,
-        series,
+        [day.isoformat() for day in days],
+        {name: hours[name] for name in outcomes},
         y_title="Core hours",
-        table=table,
+        table=query_table("outcomes", columns, result, "Core hours by day and outcome"),
     )
 
 
@@ -255,8 +221,7 @@ def _benchmark(request: PageRequest, condition: str, values: list[Any]) -> ui.Ch
         values,
     )
     months = sorted({row[0] for row in result.rows})
-    hours = {(row[1], row[0]): round(row[2], 1) for row in result.rows}
-    tiers = sorted({key[0] for key in hours})
+    hours = pivoted((row[:3] for row in result.rows), months)
     columns = (
         ui.Column("month", "Month"),
         ui.Column("tier", "Tier"),
@@ -264,63 +229,17 @@ def _benchmark(request: PageRequest, condition: str, values: list[Any]) -> ui.Ch
         ui.Column("jobs", "Jobs", "count", "whose machine names a benchmark"),
         ui.Column("all_jobs", "Of jobs", "count"),
     )
-    rows = [(row[0], ui.shown(row[1]), round(row[2]), *row[3:]) for row in result.rows]
-    table = ui.Table("hs23", columns, rows, "CPU in HS23 by month and tier", lambda: result.table)
     return ui.Chart(
         "hs23",
         "HS23 hours by month",
         "columns",
         months,
-        {ui.shown(tier): [hours.get((tier, month)) for month in months] for tier in tiers},
+        {tier: hours[tier] for tier in sorted(hours)},
         "",
         "Month",
         "HS23 hours",
-        table=table,
+        table=query_table("hs23", columns, result, "CPU in HS23 by month and tier"),
     )
-
-
-def _ranking(
-    request: PageRequest, key: str, period: tuple[date, date], condition: str, values: list[Any]
-) -> ui.Table:
-    result = costs.rank(request.database, costs.RANKINGS[f"{key}s"], *period, condition, values)
-    rows = [
-        (
-            _name(request, key, name),
-            _rounded(wasted),
-            cpu_efficiency,
-            _rounded(core_hours),
-            _rounded(lost),
-            jobs,
-            allocated,
-            _rounded(evicted),
-        )
-        for name, wasted, cpu_efficiency, core_hours, lost, jobs, allocated, evicted in result.rows
-    ]
-    heading = (
-        ui.Column(key, "Workflow", "dataset") if key == "workflow" else ui.Column(key, "Site")
-    )
-    caption = (
-        "Workflows, the largest waste first"
-        if key == "workflow"
-        else "Sites, the largest waste first"
-    )
-    return ui.Table(
-        f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: result.table, limit=_SHOWN, bars=1
-    )
-
-
-def _name(request: PageRequest, key: str, name: str | None) -> Any:
-    if name is None:
-        return "no workflow"
-    return (
-        ui.Cell(ui.shown(name), request.link_here(workflow=name))
-        if key == "workflow"
-        else ui.shown(name)
-    )
-
-
-def _rounded(hours: float | None) -> int | None:
-    return None if hours is None else round(hours)
 
 
 def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> ui.Table:
@@ -337,13 +256,15 @@ def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> ui.Tab
         ui.Column("core_hours", "Core hours", "count"),
         ui.Column("efficiency", "CPU efficiency", "share"),
     )
-    rows = [
-        (ui.shown(row[0] or "no workflow"), ui.shown(row[1]), row[2], round(row[3]), row[4])
-        for row in result.rows
-    ]
-    return ui.Table(
-        "outliers", columns, rows, "Outliers, most jobs first", lambda: result.table, limit=_SHOWN
-    )
+    caption = "Outliers, most jobs first"
+    return query_table("outliers", columns, result, caption, limit=_SHOWN)
 
 
-PAGE = PageDefinition("Efficiency", "What jobs cost and wasted.", view, needs_use=False)
+PAGE = PageDefinition(
+    "Efficiency",
+    "What jobs cost and wasted.",
+    view,
+    needs_use=False,
+    needs=("job_efficiency",),
+    empty="No day of HTCondor's jobs is stored. Run: run_spark job_efficiency --date DAY",
+)

@@ -8,8 +8,8 @@ from datetime import date
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import widgets as ui
+from cmsspark.apps.dashboard.page import Page, pivoted, query_table
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.selection import choice_parameter, day_parameter
 
 _HOURS: Final = tuple(f"{hour:02}" for hour in range(24))
 #: A series of what is at no HPC site is not shown; a name is the HPC's, or all other
@@ -19,22 +19,12 @@ _ALL: Final = "hpc IS NOT NULL"
 
 def view(request: PageRequest) -> ui.Content:
     """Return the page of a day's cores, and of all stored months."""
-    days = request.database.days("running_cores")
-    if not days:
-        note = ui.Note(
-            "No day of running cores is stored. Run: run_spark job_efficiency --date DAY"
-        )
-        return ui.Content("HPC", [], notes=[note])
-    day = day_parameter(request.parameters, "day", days[-1])
+    days, page = request.database.days("running_cores"), Page(request)
+    day = page.day("day", "Day of the cores", days[-1], (days[0], days[-1]))
     # Where jobs only run there are no core hours yet.
     hpcs = [f"SELECT hpc FROM {table} WHERE {_ALL}" for table in ("core_hours", "running_cores")]
     names = request.values(f"{hpcs[0]} UNION {hpcs[1]} ORDER BY 1")
-    hpc = choice_parameter(request.parameters, "hpc", ["", *names], "")
-    limits = (days[0].isoformat(), days[-1].isoformat())
-    controls = [
-        ui.Control("day", "Day of the cores", day.isoformat(), kind="date", limits=limits),
-        ui.Control("hpc", "HPC", hpc, [("", "all"), *((name, ui.shown(name)) for name in names)]),
-    ]
+    hpc = page.choose("hpc", "HPC", names, every="all")
     where, values = (f"{_ALL} AND hpc = ?", [hpc]) if hpc else (_ALL, [])
     windows = dict(
         request.database.query(
@@ -42,17 +32,16 @@ def view(request: PageRequest) -> ui.Content:
         ).rows
     )
     silent = [hour for hour in range(24) if windows.get(hour, 0) < 5] if day in days else []
-    notes = [] if day in days else [ui.Note(f"{day} is not stored.", "warn")]
+    if day not in days:
+        page.note(f"{day} is not stored.", "warn")
     if silent:
         hours = ", ".join(f"{hour:02}" for hour in silent)
         text = f"HTCondor's collector was silent in these hours or a part of them, whose averages are too low: {hours}."
-        notes.append(ui.Note(text, "warn"))
-    sections = [
-        ui.Section("In total", [_figures(request, day, days, where, values)]),
-        ui.Section(f"Cores by hour on {day}", [_cores(request, day, where, values, windows)]),
-        ui.Section("Core hours by month", [_months(request, where, values)]),
-    ]
-    return ui.Content("HPC", sections, "Jobs of HTCondor at HPC sites.", controls, notes)
+        page.note(text, "warn")
+    page.section("In total", _figures(request, day, days, where, values))
+    page.section(f"Cores by hour on {day}", _cores(request, day, where, values, windows))
+    page.section("Core hours by month", _months(request, where, values))
+    return page.content("HPC", "Jobs of HTCondor at HPC sites.")
 
 
 def _figures(
@@ -106,11 +95,14 @@ def _cores(
         f" FROM running_cores WHERE {where} AND day = ? GROUP BY ALL ORDER BY ALL",
         [*values, day],
     )
-    cores = {(row[0], row[1]): round(row[2], 1) for row in result.rows}
+    cores = pivoted(((row[1], *row[0:3:2]) for row in result.rows), range(24))
     # In an hour with records of other jobs an HPC without a row ran none.
     series = {
-        name: [cores.get((name, hour), 0 if windows.get(hour) else None) for hour in range(24)]
-        for name in sorted({key[0] for key in cores})
+        name: [
+            0 if value is None and windows.get(hour) else value
+            for hour, value in enumerate(cores[name])
+        ]
+        for name in sorted(cores)
     }
     columns = (
         ui.Column("hpc", "HPC"),
@@ -126,13 +118,7 @@ def _cores(
             "window_count", "Windows of 5", "count", "of 12 minutes, with a record of any job"
         ),
     )
-    rows = [
-        (ui.shown(row[0]), row[1], round(row[2], 1), round(row[3], 1), row[4])
-        for row in result.rows
-    ]
-    table = ui.Table(
-        "hpc_cores", columns, rows, f"Cores by HPC and hour on {day}", lambda: result.table
-    )
+    table = query_table("hpc_cores", columns, result, f"Cores by HPC and hour on {day}")
     return ui.Chart(
         "hpc_cores",
         "Cores that ran",
@@ -155,16 +141,7 @@ def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
         values,
     )
     months = sorted({row[0] for row in result.rows})
-    hours: dict[tuple[str, str], float] = {}
-    for month, name, _, core_hours, *_ in result.rows:
-        hours[name, month] = hours.get((name, month), 0) + core_hours
-    series = {
-        name: [
-            None if (value := hours.get((name, month))) is None else round(value, 1)
-            for month in months
-        ]
-        for name in sorted({key[0] for key in hours})
-    }
+    series = pivoted(((row[0], row[1], row[3]) for row in result.rows), months)
     columns = (
         ui.Column("month", "Month"),
         ui.Column("hpc", "HPC"),
@@ -173,13 +150,7 @@ def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
         ui.Column("jobs", "Jobs", "count", "that ended, also removed ones"),
         ui.Column("day_count", "Days stored", "count", "of the month"),
     )
-    rows = [
-        (row[0], ui.shown(row[1]), ui.shown(row[2]), round(row[3], 1), *row[4:])
-        for row in result.rows
-    ]
-    table = ui.Table(
-        "hpc_months", columns, rows, "Core hours by month, HPC and site", lambda: result.table
-    )
+    table = query_table("hpc_months", columns, result, "Core hours by month, HPC and site")
     return ui.Chart(
         "hpc_months",
         "Core hours",
@@ -193,4 +164,11 @@ def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
     )
 
 
-PAGE = PageDefinition("HPC", "Cores and core hours at HPC sites.", view, needs_use=False)
+PAGE = PageDefinition(
+    "HPC",
+    "Cores and core hours at HPC sites.",
+    view,
+    needs_use=False,
+    needs=("running_cores",),
+    empty="No day of running cores is stored. Run: run_spark job_efficiency --date DAY",
+)

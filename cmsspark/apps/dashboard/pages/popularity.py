@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.dashboard import dataset_ranking, site_use, use
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.dataset_ranking import DatasetRanking
-from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.selection import FILTERS, Selection, choice_parameter, text_parameter
-from cmsspark.apps.dashboard.series_parts import (
+from cmsspark.apps.dashboard.dataset_ranking import (
+    DatasetRanking,
+    to_integers,
+    users_of_datasets,
+)
+from cmsspark.apps.dashboard.page import (
+    Page,
     choose_measure,
     cost_figures,
-    list_measures,
     make_chart,
 )
-from cmsspark.apps.dashboard.use import (
-    MEASURES,
-    OF_JOBS,
-    stored_columns,
-    use_columns,
-    with_remote_share,
-)
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.selection import FILTERS, Selection, text_parameter
+from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, stored_columns, use_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,77 +57,57 @@ MODES: Final[Mapping[str, str]] = {"sum": "sums", "line": "lines", "share": "sha
 
 def view(request: PageRequest) -> ui.Content:
     """Return the page for the address's period, filters, measure and grouping."""
-    chosen = request.chosen
-    notes = request.use_notes(chosen)
-    measure = choose_measure(request, chosen, notes)
-    group = choice_parameter(request.parameters, "by", [*FILTERS, "none"], "stream")
-    by = None if group == "none" else group
+    chosen, page = request.chosen, Page(request)
+    page.notes += request.use_notes(chosen)
+    page.period(chosen)
+    page.filters(chosen)
+    measure = choose_measure(page, chosen)
+    group = page.choose("by", "Group by", {**FILTERS, "none": "nothing"}, "stream")
+    by = "" if group == "none" else group
     # A read can have a record in two streams: their sums say nothing, so they are lines
     # beside each other.
     is_overlapping = by == "stream" and not chosen.values("stream")
-    mode = choice_parameter(
-        request.parameters, "mode", list(MODES), "line" if is_overlapping else "sum"
-    )
+    mode = page.choose("mode", "Draw", MODES, "line" if is_overlapping else "sum")
     text = text_parameter(request.parameters, "q")
-    over_time = replace(chosen, measure=measure, by=by or "")
+    over_time = replace(chosen, measure=measure, by=by)
     chart = make_chart("over_time", use.series(request.snapshot, over_time), over_time)
-    # What is not stacked is drawn beside each other whatever was asked for, and the
-    # control says so.
-    mode = mode if chart.kind == "stack" else "line"
-    controls = [
-        *request.period_controls(chosen),
-        *request.filter_controls(chosen),
-        ui.Control("measure", "Measure", measure, list_measures(request.snapshot)),
-        ui.Control("by", "Group by", group, [*FILTERS.items(), ("none", "nothing")]),
-        ui.Control("mode", "Draw", mode, list(MODES.items())),
-    ]
+    if chart.kind != "stack":
+        # What is not stacked is drawn beside each other whatever was asked for, and the
+        # field says so.
+        mode = "line"
+        page.controls[-1] = replace(page.controls[-1], value=mode)
     about = f"{chosen.first} to {chosen.last}: which datasets are used, and how much."
     ranking = dataset_ranking.datasets(request.snapshot, replace(chosen, measure=measure))
     if not len(ranking) and not request.parameters.get("download"):
         nothing = ui.Note(
             "Nothing was read in this period with these filters. Choose another period or fewer filters."
         )
-        return ui.Content(
-            "Popularity", [ui.Section("Nothing was read", [nothing])], about, controls, notes
-        )
+        page.section("Nothing was read", nothing)
+        return page.content("Popularity", about)
+    page.section("In total", _figures(request, chosen, ranking))
+    title = f"{MEASURES[measure][0]} over time" + (f" by {FILTERS[by].lower()}" if by else "")
     about_streams = f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE
+    page.section(
+        title, in_mode(chart, mode), about="" if chosen.values("stream") else about_streams
+    )
     about_top = f"Ordered by {_in_text(MEASURES[measure][0])}."
     about_top += f" Names that contain: {ui.shown(text)}" if text else ""
     search_field = ui.Search(
         "q", "Find datasets in this table", text, "datasets.json", "parts of a name, * for any"
     )
-    return ui.Content(
-        "Popularity",
-        [
-            ui.Section("In total", [_figures(request, chosen, ranking)]),
-            ui.Section(
-                f"{MEASURES[measure][0]} over time" + (f" by {FILTERS[by].lower()}" if by else ""),
-                [in_mode(chart, mode)],
-                about_streams if not chosen.values("stream") else "",
-            ),
-            ui.Section(
-                "Most used datasets",
-                [search_field, _top(request, chosen, ranking, measure, text)],
-                about_top,
-            ),
-            *_unusual(request, chosen),
-            *(
-                [ui.Section("How concentrated use is", _concentration(ranking, measure))]
-                if measure != "users"
-                else []
-            ),
-        ],
-        about,
-        controls,
-        notes,
-    )
+    top = _top(request, chosen, ranking, measure, text)
+    page.section("Most used datasets", search_field, top, about=about_top)
+    page.section("Unusual days", _unusual(request, chosen))
+    if measure != "users":
+        page.section("How concentrated use is", _concentration(ranking, measure))
+    return page.content("Popularity", about)
 
 
-def _unusual(request: PageRequest, chosen: Selection) -> list[ui.Section]:
-    """Return the days that are unlike those before; nothing where there are none."""
+def _unusual(request: PageRequest, chosen: Selection) -> ui.Table | None:
+    """Return the days that are unlike those before; None where there are none."""
     rows = site_use.unusual_days(request.snapshot, chosen)
     if not rows:
-        return []
+        return None
     columns = (
         ui.Column("day", "Day", "day"),
         ui.Column("stream", "Stream"),
@@ -150,8 +128,7 @@ def _unusual(request: PageRequest, chosen: Selection) -> list[ui.Section]:
         for row in rows
     ]
     caption = "Less than half or more than twice the usual number, the largest difference first"
-    table = ui.Table("unusual", columns, cells, caption, limit=_UNUSUAL)
-    return [ui.Section("Unusual days", [table])]
+    return ui.Table("unusual", columns, cells, caption, limit=_UNUSUAL)
 
 
 def _rounded(value: float | None) -> int | None:
@@ -181,32 +158,21 @@ def _top(
 ) -> ui.Table:
     positions = use.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
     columns = stored_columns(request.snapshot, _COLUMNS)
-    counted = "job_count" if chosen.is_of_jobs or measure in OF_JOBS else "nacc"
 
-    def make_rows(chosen_positions: Sequence[int]) -> list[tuple[Any, ...]]:
-        names = ranking.names(chosen_positions)
-        users = dataset_ranking.users_of_datasets(request.snapshot, chosen, names)
-        sums = ranking.sums(names)
-        rows = []
-        for number, (name, count) in enumerate(zip(names, users, strict=True)):
-            cells = with_remote_share({column: values[number] for column, values in sums.items()})
-            cells |= {"share": ui.ratio(cells[counted], ranking.total), "distinct_users": count}
-            rows.append(
-                (
-                    ui.Cell(name, request.dataset_link(name)),
-                    *(cells[column.name] for column in columns[1:]),
-                )
-            )
-        return rows
+    def make_rows(part: Sequence[int]) -> list[tuple[Any, ...]]:
+        cells = _cells(request, chosen, ranking, part, [column.name for column in columns[1:]])
+        names = [ui.Cell(name, request.dataset_link(name)) for name in ranking.names(part)]
+        return list(zip(names, *cells, strict=True))
 
-    def load(column: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
-        ordered = _ordered(request, chosen, ranking, positions, (column, is_descending))
-        return make_rows(ordered[first : first + count])
+    def values(column: str) -> Sequence[Any]:
+        if column == "dataset_name":
+            return ranking.names(positions)
+        return _cells(request, chosen, ranking, positions, [column])[0]
 
     return ui.Table(
         "datasets",
         columns,
-        make_rows(positions[:_PAGE]),
+        (),
         "Datasets with their use in the chosen period",
         lambda: _download(request, chosen, ranking, positions),
         len(positions),
@@ -215,36 +181,32 @@ def _top(
             {"users": "distinct_users"}.get(measure, measure)
         ),
         limit=_PAGE,
-        load=load,
+        load=ui.loader(positions, make_rows, values),
     )
 
 
-def _ordered(
+def _cells(
     request: PageRequest,
     chosen: Selection,
     ranking: DatasetRanking,
-    positions: list[int],
-    order: tuple[str, bool],
-) -> list[int]:
-    """Return the positions in the order of a column; datasets without a value are last."""
-    column, is_descending = order
-    if not column:
-        return positions
-    if column == "dataset_name":
-        return sorted(positions, key=ranking.names().__getitem__, reverse=is_descending)
-    measure = {
-        "share": "job_count" if chosen.is_of_jobs else "nacc",
-        "distinct_users": "users",
-    }.get(column, column)
-    values: list[Any]
-    if measure == "remote_share":
-        sums = ranking.sums(ranking.names())
-        values = list(map(ui.ratio, sums["remote_nacc"], sums["remote_known_nacc"]))
-    else:
-        by_measure = dataset_ranking.datasets(request.snapshot, replace(chosen, measure=measure))
-        by_code = dict(zip(by_measure.codes.tolist(), by_measure.values, strict=True))
-        values = [by_code.get(code) for code in ranking.codes.tolist()]
-    return ui.sort_rows(positions, values.__getitem__, is_descending)
+    positions: Sequence[int],
+    columns: Sequence[str],
+) -> list[Sequence[Any]]:
+    """Return the values of columns for the datasets at some positions."""
+    sums: dict[str, list[Any]]
+    sums = {name: to_integers(values) for name, values in _sums(ranking, positions).items()}
+    counted = "job_count" if chosen.is_of_jobs or ranking.chosen.measure in OF_JOBS else "nacc"
+    sums["remote_share"] = list(map(ui.ratio, sums["remote_nacc"], sums["remote_known_nacc"]))
+    sums["share"] = [ui.ratio(count, ranking.total) for count in sums[counted]]
+    if "distinct_users" in columns:
+        codes = ranking.codes[positions]
+        sums["distinct_users"] = users_of_datasets(request.snapshot, chosen, codes)
+    return [sums[name] for name in columns]
+
+
+def _sums(ranking: DatasetRanking, positions: Sequence[int]) -> dict[str, Any]:
+    sums = ranking.sums(positions)
+    return dict(zip(sums.column_names, sums.columns, strict=True))
 
 
 def _download(
@@ -252,19 +214,15 @@ def _download(
 ) -> pa.Table:
     import pyarrow as pa
 
-    names = ranking.names(positions)
-    users = dataset_ranking.users_of_datasets(request.snapshot, chosen, names) if names else []
+    users = users_of_datasets(request.snapshot, chosen, ranking.codes[positions])
     columns: dict[str, Any] = {
-        "dataset_name": pa.array(names, pa.string()),
+        "dataset_name": pa.array(ranking.names(positions), pa.string()),
         "distinct_users": pa.array(users, pa.int64()),
     }
-    for name, values in ranking.sums(names).items():
-        fits = all(value is None or value < 1 << 63 for value in values)
-        columns[name] = pa.array(values, pa.int64() if fits else pa.decimal128(38, 0))
-    return pa.table(columns)
+    return pa.table(columns | _sums(ranking, positions))
 
 
-def _concentration(ranking: DatasetRanking, measure: str) -> list[Any]:
+def _concentration(ranking: DatasetRanking, measure: str) -> ui.Table | ui.Chart:
     rows = dataset_ranking.concentration(ranking)
     label, unit, _ = MEASURES[measure]
     kind = {"B": "bytes", "h": "ms"}.get(unit, "count")
@@ -279,8 +237,8 @@ def _concentration(ranking: DatasetRanking, measure: str) -> list[Any]:
         f"The share of {_in_text(label)} that the largest N datasets hold",
     )
     if not rows:
-        return [table]
-    chart = ui.Chart(
+        return table
+    return ui.Chart(
         "concentration",
         f"Share of {_in_text(label)} in the N most used datasets",
         "line",
@@ -291,7 +249,6 @@ def _concentration(ranking: DatasetRanking, measure: str) -> list[Any]:
         f"Share of {_in_text(label)}",
         table=table,
     )
-    return [chart]
 
 
 def _in_text(label: str) -> str:

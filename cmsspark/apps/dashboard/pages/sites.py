@@ -14,18 +14,13 @@ from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.downloads import rows_to_arrow
-from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest, optional
+from cmsspark.apps.dashboard.page import Page, cost_figures, make_chart, query_table
+from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.rollup_query import sums
 from cmsspark.apps.dashboard.segment import SUMS
-from cmsspark.apps.dashboard.selection import (
-    Selection,
-    choice_parameter,
-    number_parameter,
-    text_parameter,
-)
-from cmsspark.apps.dashboard.series_parts import cost_figures, make_chart
+from cmsspark.apps.dashboard.selection import Selection, text_parameter
 from cmsspark.apps.dashboard.use import (
     USUAL,
-    Series,
     stored_columns,
     use_cells,
     use_columns,
@@ -33,7 +28,7 @@ from cmsspark.apps.dashboard.use import (
 )
 from cmsspark.base.dates import to_second
 from cmsspark.base.names import KINDS
-from cmsspark.base.text.terminal import pluralize
+from cmsspark.base.text.terminal import is_or_are, pluralize
 
 _WEEKS: Final = 12
 #: Terabytes to win by deleting, where the address names none.
@@ -53,47 +48,29 @@ _REMOTE: Final = (
 
 def view(request: PageRequest) -> ui.Content:
     """Return all sites, or the page of the site ``site``."""
-    chosen = request.chosen.only("stream")
+    chosen, page = request.chosen.only("stream"), Page(request)
     site = text_parameter(request.parameters, "site")
     names = request.snapshot.names["site_name"]
-    options = [
-        ("", "all sites"),
-        *(
-            (name, ui.shown(name))
-            for name in ([site] if site and site not in names else []) + names
-        ),
-    ]
-    controls = [
-        ui.Control("site", "Site", site, options),
-        *request.period_controls(chosen, with_step=bool(site)),
-        *request.filter_controls(chosen, ("stream",)),
-    ]
+    unknown = [site] if site and site not in names else []
+    page.choose("site", "Site", [*unknown, *names], every="all sites")
+    page.period(chosen, with_step=bool(site))
+    page.filters(chosen, ("stream",))
+    page.notes += request.use_notes(chosen)
+    period = f"{chosen.first} to {chosen.last}"
     if site:
-        return _site_view(request, chosen, site, controls)
-    notes = request.use_notes(chosen)
-    sites = site_use.all_sites(request.snapshot, chosen)
-    return ui.Content(
-        "Sites",
-        [
-            ui.Section("What is read at each site", [_overview(request, chosen, sites)], _REMOTE),
-            *(
-                optional(
-                    notes, "Pairs of sites", lambda: site_use.matrix_sections(request, chosen)
-                )
-                or []
-            ),
-        ],
-        f"{chosen.first} to {chosen.last}",
-        controls,
-        notes,
-    )
+        _add_site(page, chosen, site)
+        return page.content(ui.shown(site), period)
+    page.section("What is read at each site", _overview(request, chosen), about=_REMOTE)
+    matrix = partial(site_use.matrix_sections, request, chosen)
+    page.sections += page.optional("Pairs of sites", matrix) or []
+    return page.content("Sites", period)
 
 
-def _overview(request: PageRequest, chosen: Selection, sites: list[tuple[Any, ...]]) -> ui.Table:
+def _overview(request: PageRequest, chosen: Selection) -> ui.Table:
     used = stored_columns(request.snapshot, use_columns(*USUAL))
     rows = [
         (ui.Cell(row[0], request.site_link(row[0])), *_values(used, row[1:-1]), row[-1])
-        for row in sites
+        for row in site_use.all_sites(request.snapshot, chosen)
     ]
     users = ui.Column(
         "distinct_users",
@@ -105,108 +82,64 @@ def _overview(request: PageRequest, chosen: Selection, sites: list[tuple[Any, ..
     return ui.Table("sites", columns, rows, "Accesses by site, as the logs name it", bars=1)
 
 
-def _site_view(
-    request: PageRequest, chosen: Selection, site: str, controls: list[ui.Control]
-) -> ui.Content:
-    snapshot = request.snapshot
-    weeks = number_parameter(request.parameters, "weeks", _WEEKS, 1, 520)
-    goal = number_parameter(request.parameters, "win", _GOAL, 1, 1_000_000)
-    kind = choice_parameter(request.parameters, "kind", KINDS, "disk")
-    notes = request.use_notes(chosen)
-    tiers, apps = (
-        site_use.by_group(snapshot, replace(chosen.at(site), by=name))
-        for name in ("data_tier", "app")
-    )
+def _add_site(page: Page, chosen: Selection, site: str) -> None:
+    """Add the fields and sections of one site."""
+    request = page.request
+    weeks = page.number("weeks", "Unused for weeks", _WEEKS, 520)
+    kind = page.choose("kind", "Storage", KINDS, "disk")
+    goal = page.number("win", "TB to win", _GOAL, 1_000_000)
+    at_site, typed = chosen.with_values("site_name", site), shlex.quote(ui.shown(site))
+    # The rows are read once for both groups.
+    tiers, apps = sums(request.snapshot, at_site, ("data_tier",), ("app",))
     if not tiers:
-        notes.append(ui.Note(f"Nothing was read at {ui.shown(site)} in this period."))
-    controls += [
-        ui.Control("weeks", "Unused for weeks", str(weeks), kind="number", limits=("1", "520")),
-        ui.Control("kind", "Storage", kind, [(entry, entry) for entry in KINDS]),
-        ui.Control("win", "TB to win", str(goal), kind="number", limits=("1", "1000000")),
-    ]
-    storage, typed = _storage(request, site, kind, notes), shlex.quote(ui.shown(site))
-    copies = optional(notes, "What rules hold", lambda: _locked_copies(request, site)) or []
-    return ui.Content(
-        ui.shown(site),
-        [
-            ui.Section("In total", [_figures(request, chosen, site, tiers)]),
-            *(
-                [
-                    ui.Section(
-                        f"What lies there unread, on {kind}", [ui.Figures(storage)], _ABOUT_AGES
-                    )
-                ]
-                if storage
-                else []
-            ),
-            *(
-                [
-                    ui.Section(
-                        "What rules of Rucio hold there",
-                        copies,
-                        command=f"cmsspark ask deletable {typed} --free {goal}TB"
-                        if request.database.days("dataset_last_access")
-                        else "",
-                    )
-                ]
-                if copies
-                else []
-            ),
-            *(optional(notes, "What jobs cost", lambda: _costs(request, chosen, site)) or []),
-            ui.Section(
-                "What is read there",
-                [_datasets(request, chosen, site), _people(request, chosen, site)],
-                command=f"cmsspark ask reads {typed} --from {chosen.first} --to {chosen.last}",
-            ),
-            ui.Section(
-                "Local and remote accesses over time",
-                [_local_remote(request, chosen, site)],
-                _REMOTE,
-            ),
-            ui.Section(
-                "By data tier",
-                [_group_table(request, "data_tier", "Data tier", tiers)],
-                is_half=True,
-            ),
-            ui.Section(
-                "By application", [_group_table(request, "app", "Application", apps)], is_half=True
-            ),
-            *(
-                optional(
-                    notes,
-                    "Pairs of sites",
-                    lambda: site_use.site_sections(request, chosen, site),
-                )
-                or []
-            ),
-            ui.Section(
-                f"Replicas there that nobody read for {pluralize(weeks, 'week')}",
-                _unused(request, site, weeks, (kind, goal), notes),
-                command=f"cmsspark ask unused --site {typed} --weeks {weeks} --kind {kind} --allow-missing",
-            ),
-        ],
-        f"{chosen.first} to {chosen.last}",
-        controls,
-        notes,
+        page.note(f"Nothing was read at {ui.shown(site)} in this period.")
+    page.section("In total", _figures(request, chosen, site, tiers))
+    if storage := _storage(page, site, kind):
+        title = f"What lies there unread, on {kind}"
+        page.section(title, ui.Figures(storage), about=_ABOUT_AGES)
+    command = ""
+    if request.database.days("dataset_last_access"):
+        command = f"cmsspark ask deletable {typed} --free {goal}TB"
+    copies = page.optional("What rules hold", partial(_locked_copies, request, site))
+    page.section("What rules of Rucio hold there", copies, command=command)
+    page.optional("What jobs cost", partial(_add_costs, page, chosen, site))
+    page.section(
+        "What is read there",
+        _datasets(request, chosen, site),
+        _people(request, chosen, site),
+        command=f"cmsspark ask reads {typed} --from {chosen.first} --to {chosen.last}",
+    )
+    over_time = _local_remote(request, chosen, site)
+    page.section("Local and remote accesses over time", over_time, about=_REMOTE)
+    for name, heading, rows in (
+        ("data_tier", "Data tier", tiers),
+        ("app", "Application", apps),
+    ):
+        table = _group_table(request, name, heading, rows)
+        page.section(f"By {heading.lower()}", table, is_half=True)
+    pairs = partial(site_use.site_sections, request, chosen, site)
+    page.sections += page.optional("Pairs of sites", pairs) or []
+    page.section(
+        f"Replicas there that nobody read for {pluralize(weeks, 'week')}",
+        *_unused(page, site, weeks, (kind, goal)),
+        command=f"cmsspark ask unused --site {typed} --weeks {weeks} --kind {kind} --allow-missing",
     )
 
 
-def _storage(request: PageRequest, site: str, kind: str, notes: list[ui.Note]) -> list[ui.Figure]:
+def _storage(page: Page, site: str, kind: str) -> list[ui.Figure]:
     """Return figures of what is unread by age, and of the cache that the site needs."""
-    make_ages = partial(site_use.age_figures, request.snapshot, request.database, site, kind)
-    ages = optional(notes, "The replicas", make_ages) or []
-    cache = optional(
-        notes,
-        "The comparison of caches",
-        lambda: site_use.cache_figure(request.database, site),
-    )
+    snapshot, database = page.request.snapshot, page.request.database
+    make_ages = partial(site_use.age_figures, snapshot, database, site, kind)
+    ages = page.optional("The replicas", make_ages) or []
+    make_cache = partial(site_use.cache_figure, database, site)
+    cache = page.optional("The comparison of caches", make_cache)
     return [*ages, *([cache] if cache is not None else [])]
 
 
-def _locked_copies(request: PageRequest, site: str) -> list[Any]:
+def _locked_copies(request: PageRequest, site: str) -> Any:
     """Return a table of the site's storage elements on the newest day of ``dataset_rses``."""
     if (newest := request.database.newest(("dataset_rses",))) is None:
-        return [ui.Note("No day of what rules hold is stored: run_spark dataset_rses --date DAY")]
+        return ui.Note("No day of what rules hold is stored: run_spark dataset_rses --date DAY")
     result = request.database.query(
         "SELECT rse, sum(bytes)::BIGINT AS bytes, sum(locked_bytes)::BIGINT AS locked_bytes,"
         " sum(deletable_bytes)::BIGINT AS deletable_bytes,"
@@ -225,7 +158,7 @@ def _locked_copies(request: PageRequest, site: str) -> list[Any]:
         ui.Column("dataset_count", "Datasets", "count"),
     )
     caption = f"Copies in datasets, as of {newest[0]}"
-    return [ui.Table("copies", columns, result.rows, caption, lambda: result.table)]
+    return query_table("copies", columns, result, caption)
 
 
 def _people(request: PageRequest, chosen: Selection, site: str) -> ui.Fold:
@@ -250,18 +183,19 @@ def _people(request: PageRequest, chosen: Selection, site: str) -> ui.Fold:
     return ui.Fold(title, [ui.Figures(figures)], name="people")
 
 
-def _costs(request: PageRequest, chosen: Selection, site: str) -> list[ui.Section]:
-    """Return what jobs cost at the site, the failed ones apart; nothing where no day of
-    the period is stored.
+def _add_costs(page: Page, chosen: Selection, site: str) -> None:
+    """Add what jobs cost at the site, the failed ones apart; nothing where no day of the
+    period is stored.
     """
+    request = page.request
     if not any(
         chosen.first <= day <= chosen.last for day in request.database.days("job_efficiency")
     ):
-        return []
+        return
     period, at_site = (chosen.first, chosen.last), ("site = ?", [site])
     in_all = costs.rank(request.database, costs.RANKINGS["sites"], *period, *at_site).dicts
     if not in_all:
-        return []
+        return
     sums = in_all[0]
     share = ui.ratio(sums["lost"], sums["core_hours"])
     figures = ui.Figures(
@@ -300,16 +234,14 @@ def _costs(request: PageRequest, chosen: Selection, site: str) -> list[ui.Sectio
     )
     caption = "Workflows by core hours of failed and removed jobs"
     table = ui.Table("failures", columns, rows, caption, bars=1, limit=5)
-    about = "HTCondor's jobs that ended on the stored days of the period, of all streams."
     command = f"cmsspark ask worst workflows --site {shlex.quote(ui.shown(site))}"
-    return [
-        ui.Section(
-            "What jobs cost there",
-            [figures, table],
-            about,
-            command=f"{command} --from {period[0]} --to {period[1]}",
-        )
-    ]
+    page.section(
+        "What jobs cost there",
+        figures,
+        table,
+        about="HTCondor's jobs that ended on the stored days of the period, of all streams.",
+        command=f"{command} --from {period[0]} --to {period[1]}",
+    )
 
 
 def _figures(
@@ -334,22 +266,18 @@ def _figures(
 
 
 def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
-    buckets = chosen.buckets()
-    position = {day: number for number, day in enumerate(buckets)}
-    values: dict[str, list[int | None]] = {
-        name: [None] * len(buckets) for name in ("local", "remote", "not known")
-    }
-    for day, *sums in site_use.over_time(request.snapshot, chosen.at(site)):
-        row = dict(zip(SUMS, sums, strict=True))
-        if row["nacc"] is None:
-            continue
-        known_nacc, remote = int(row["remote_known_nacc"] or 0), int(row["remote_nacc"] or 0)
-        at = position[day]
-        values["local"][at], values["remote"][at] = known_nacc - remote, remote
-        values["not known"][at] = int(row["nacc"]) - known_nacc
-    use.with_zeros(request.snapshot, chosen, values, "nacc", "")
-    series = Series(buckets, values, partial=use.partial_steps(request.snapshot, chosen))
-    return make_chart("local_remote", series, replace(chosen, measure="nacc", by="locality"))
+    values: dict[tuple[Any, ...], int | None] = {}
+    columns = ("nacc", "remote_known_nacc", "remote_nacc")
+    at_site = chosen.with_values("site_name", site)
+    (rows,) = sums(request.snapshot, at_site, ("step",), columns=columns)
+    for step, nacc, known_nacc, remote in rows:
+        if nacc is not None:
+            values[step, "local"] = (known_nacc or 0) - (remote or 0)
+            values[step, "remote"] = remote or 0
+            values[step, "not known"] = nacc - (known_nacc or 0)
+    by_locality = replace(chosen, measure="nacc", by="locality")
+    series = use.sum_series(request.snapshot, by_locality, values)
+    return make_chart("local_remote", series, by_locality)
 
 
 def _group_table(
@@ -367,7 +295,7 @@ def _group_table(
 
 
 def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
-    rows = site_use.top_datasets(request.snapshot, chosen.at(site))
+    rows = site_use.top_datasets(request.snapshot, chosen.with_values("site_name", site))
     used = stored_columns(request.snapshot, use_columns(*USUAL))
     columns = (ui.Column("dataset_name", "Dataset"), *used)
 
@@ -377,44 +305,28 @@ def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
             for row in part
         ]
 
-    def load(column: str, is_descending: bool, first: int, count: int) -> list[tuple[Any, ...]]:
-        number = next((n for n, entry in enumerate(columns) if entry.name == column), None)
-        ordered = rows
-        if number is not None:
-            ordered = ui.sort_rows(
-                rows, lambda row: (row[0], *_values(used, row[1:]))[number], is_descending
-            )
-        return cells(ordered[first : first + count])
+    def values(column: str) -> list[Any]:
+        number = [entry.name for entry in columns].index(column)
+        return [row[0] if number == 0 else _values(used, row[1:])[number - 1] for row in rows]
 
-    caption, names = "Datasets that are read at this site", ("dataset_name", *SUMS)
     return ui.Table(
         "datasets",
         columns,
-        cells(rows[:_PAGE]),
-        caption,
-        partial(rows_to_arrow, names, rows),
+        (),
+        "Datasets that are read at this site",
+        partial(rows_to_arrow, ("dataset_name", *SUMS), rows),
         len(rows),
         bars=1,
         limit=_PAGE,
-        load=load,
+        load=ui.loader(rows, cells, values),
     )
 
 
-def _unused(
-    request: PageRequest,
-    site: str,
-    weeks: int,
-    storage_and_goal: tuple[str, int],
-    notes: list[ui.Note],
-) -> list[Any]:
-    snapshot = request.snapshot
+def _unused(page: Page, site: str, weeks: int, storage_and_goal: tuple[str, int]) -> list[Any]:
+    request, snapshot = page.request, page.request.snapshot
     kind, goal = storage_and_goal
-    unused = optional(
-        notes,
-        "The replicas",
-        lambda: site_use.unused(snapshot, request.database, site, weeks, kind),
-    )
-    if unused is None:
+    make = partial(site_use.unused, snapshot, request.database, site, weeks, kind)
+    if (unused := page.optional("The replicas", make)) is None:
         return []
     day, stored_bytes, count, rows = unused
     if day is None:
@@ -476,9 +388,7 @@ def _unused(
         limit=_PAGE,
     )
     missing = 7 * weeks - sum(first <= stored <= last for stored in snapshot.state.runs)
-    text = (
-        f"{missing:,} of these days are not stored: a dataset may have been read on one of them."
-    )
+    text = f"{missing:,} of these days {is_or_are(missing)} not stored: a dataset may have been read on one of them."
     return [figures, *([ui.Note(text, "warn")] if missing else []), table]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cmsspark.apps.dashboard import error_forms
+from cmsspark.apps.dashboard.page import error_facts
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.query_process import Busy, Query
 from cmsspark.apps.dashboard.widgets import (
@@ -80,7 +80,7 @@ def view(request: PageRequest) -> Content:
 
 def _error_notes(error: CmssparkError) -> list[Note]:
     """Return the lines of an error as notes, so that the form with the query stays."""
-    facts = error_forms.facts(error).items()
+    facts = error_facts(error).items()
     lines = [
         (label, line) for label, value in facts for line in value.splitlines() if line.strip()
     ]

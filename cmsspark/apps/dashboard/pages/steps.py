@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import widgets as ui
+from cmsspark.apps.dashboard.page import Page, pivoted, query_table
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.pages.efficiency import choose_period, choose_rows, missing_days
-from cmsspark.apps.dashboard.selection import choice_parameter, text_parameter
+from cmsspark.apps.dashboard.pages.efficiency import choose_period, choose_rows, note_missing
+from cmsspark.apps.dashboard.selection import text_parameter
 from cmsspark.base.periods import between
 
 _SHOWN: Final = 20
@@ -46,41 +47,27 @@ _KEYS: Final = {"request": "Request", "site": "Site", "task": "Task", "step": "S
 
 def view(request: PageRequest) -> ui.Content:
     """Return the page of a period; with a request in the address its tasks and steps."""
-    days = request.database.days("step_efficiency")
-    if not days:
-        note = ui.Note("No day of steps is stored. Run: run_spark step_efficiency --date DAY")
-        return ui.Content("Steps", [], notes=[note])
-    first, last = choose_period(request, days)
+    days, page = request.database.days("step_efficiency"), Page(request)
+    first, last = choose_period(page, days)
     sql = "SELECT DISTINCT site FROM step_efficiency WHERE day BETWEEN ? AND ? ORDER BY 1"
-    sites = request.values(sql, [first, last])
-    site = choice_parameter(request.parameters, "site", ["", *sites], "")
-    text = text_parameter(request.parameters, "q")
+    site = page.choose("site", "Site", request.values(sql, [first, last]), every="all")
+    text = page.text("q", "Request contains")
     name = text_parameter(request.parameters, "request")
     chosen = (first, last, *choose_rows({"site": site, "request": name}, "request", text))
     typed = f"--from {first} --to {last}"
-    sections = [ui.Section("In total", [_by_day(request, *chosen)])]
+    page.section("In total", _by_day(request, *chosen))
     for key in ("task", "step", "site") if name else ("request", "site"):
         title = f"{_KEYS[key]}s of {ui.shown(name)}" if name else f"{_KEYS[key]}s by idle hours"
         command = f"cmsspark ask worst requests {typed}" if key == "request" else ""
-        sections.append(ui.Section(title, [_ranking(request, key, *chosen)], command=command))
+        page.section(title, _ranking(request, key, *chosen), command=command)
     if not name:
         agents = costs.rank(request.database, costs.RANKINGS["agents"], first, last)
-        table = ui.Table(
-            "agents", _AGENTS, agents.rows, "The most failed jobs first", lambda: agents.table
-        )
-        about = "Of every site and request."
+        table = query_table("agents", _AGENTS, agents, "The most failed jobs first")
         command = f"cmsspark ask worst agents {typed}"
-        sections.append(ui.Section("Agents", [table], about, command=command))
-    controls = [
-        ui.Control("from", "From", first.isoformat(), kind="date"),
-        ui.Control("to", "To (included)", last.isoformat(), kind="date"),
-        ui.Control(
-            "site", "Site", site, [("", "all"), *((entry, ui.shown(entry)) for entry in sites)]
-        ),
-        ui.Control("q", "Request contains", text, kind="text"),
-    ]
+        page.section("Agents", table, about="Of every site and request.", command=command)
+    note_missing(page, days, first, last)
     about = f"cmsRun steps of production jobs that succeeded, by WMArchive, {first} to {last}."
-    return ui.Content("Steps", sections, about, controls, missing_days(days, first, last))
+    return page.content("Steps", about)
 
 
 def _by_day(
@@ -93,28 +80,27 @@ def _by_day(
         [first, last, *values],
     )
     days = between(first, last).days
-    hours = {row[0]: row[1:] for row in result.rows}
-    series = {
-        name: [
-            None if (value := hours.get(day, (None, None))[number]) is None else round(value, 1)
-            for day in days
-        ]
-        for number, name in enumerate(("CPU", "idle"))
-    }
+    # Days without a step have a place, too.
+    cpu, idle = (
+        pivoted(((row[0], name, row[n]) for row in result.rows), days).get(
+            name, [None] * len(days)
+        )
+        for n, name in enumerate(("CPU", "idle"), 1)
+    )
     columns = (
         ui.Column("day", "Day", "day"),
         ui.Column("cpu_hours", "CPU hours", "count"),
         ui.Column("idle_hours", "Idle thread hours", "count"),
     )
-    rows = [
-        (row[0], *(None if value is None else round(value) for value in row[1:]))
-        for row in result.rows
-    ]
-    caption = "Thread hours by day"
-    table = ui.Table("thread_hours", columns, rows, caption, lambda: result.table)
-    labels = [day.isoformat() for day in days]
+    caption, labels = "Thread hours by day", [day.isoformat() for day in days]
     return ui.Chart(
-        "thread_hours", caption, "columns", labels, series, y_title="Thread hours", table=table
+        "thread_hours",
+        caption,
+        "columns",
+        labels,
+        {"CPU": cpu, "idle": idle},
+        y_title="Thread hours",
+        table=query_table("thread_hours", columns, result, caption),
     )
 
 
@@ -123,21 +109,23 @@ def _ranking(
 ) -> ui.Table:
     ranking = replace(costs.RANKINGS["requests"], key=key)
     result = costs.rank(request.database, ranking, first, last, condition, values)
-    rows = [
-        (
-            ui.Cell(row[0], request.link_here(request=row[0])) if key == "request" else row[0],
-            *(
-                round(value) if name in ("idle", "thread_hours") and value is not None else value
-                for name, value in zip(result.names[1:], row[1:], strict=True)
-            ),
-        )
-        for row in result.rows
-    ]
     heading = ui.Column(key, _KEYS[key], "dataset" if key in ("request", "task") else "text")
-    caption = f"{_KEYS[key]}s, the most idle thread hours first"
-    return ui.Table(
-        f"{key}s", (heading, *_COLUMNS), rows, caption, lambda: result.table, limit=_SHOWN, bars=1
+    return query_table(
+        f"{key}s",
+        (heading, *_COLUMNS),
+        result,
+        f"{_KEYS[key]}s, the most idle thread hours first",
+        limit=_SHOWN,
+        bars=1,
+        link=(lambda name: request.link_here(request=name)) if key == "request" else None,
     )
 
 
-PAGE = PageDefinition("Steps", "What steps of production jobs cost.", view, needs_use=False)
+PAGE = PageDefinition(
+    "Steps",
+    "What steps of production jobs cost.",
+    view,
+    needs_use=False,
+    needs=("step_efficiency",),
+    empty="No day of steps is stored. Run: run_spark step_efficiency --date DAY",
+)

@@ -8,8 +8,8 @@ from datetime import date
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import widgets as ui
+from cmsspark.apps.dashboard.page import Page, query_table
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.selection import day_parameter
 
 _ELEMENTS: Final = (
     ui.Column("rse", "Storage element"),
@@ -48,29 +48,21 @@ _ACCOUNT: Final = (
 
 def view(request: PageRequest) -> ui.Content:
     """Return the page of a day."""
-    days = request.database.days("rse_usage")
-    if not days:
-        note = ui.Note("No day of storage is stored. Run: run_spark rse_usage --date DAY")
-        return ui.Content("Storage", [], notes=[note])
-    day = day_parameter(request.parameters, "day", days[-1])
-    limits = (days[0].isoformat(), days[-1].isoformat())
-    controls = [ui.Control("day", "Day", day.isoformat(), kind="date", limits=limits)]
-    sections = [ui.Section("Storage elements", _elements(request, day))]
-    notes = [] if day in days else [ui.Note(f"{day} is not stored.", "warn")]
+    days, page = request.database.days("rse_usage"), Page(request)
+    day = page.day("day", "Day", days[-1], (days[0], days[-1]))
+    if day not in days:
+        page.note(f"{day} is not stored.", "warn")
+    page.section("Storage elements", *_elements(request, day))
     for title, table, columns, query, caption in (
         ("Accounts", "account_usage", _ACCOUNTS, _ACCOUNT_QUERY, "What accounts lock"),
         ("Stuck rules", "rules_day", _STUCK, _STUCK_QUERY, "Stuck and suspended rules by reason"),
     ):
         if day in request.database.days(table):
-            sections.append(
-                ui.Section(title, [_table(request, table, columns, query, caption, day)])
-            )
+            result = request.database.query(query, [day])
+            page.section(title, query_table(table, columns, result, caption))
         else:
-            notes.append(
-                ui.Note(f"{table} of {day} is not stored: run_spark {table} --date {day}")
-            )
-    about = "By Rucio. Elements for tests are left out."
-    return ui.Content("Storage", sections, about, controls, notes)
+            page.note(f"{table} of {day} is not stored: run_spark {table} --date {day}")
+    return page.content("Storage", "By Rucio. Elements for tests are left out.")
 
 
 _ACCOUNT_QUERY: Final = (
@@ -114,17 +106,15 @@ def _elements(request: PageRequest, day: date) -> list[Any]:
             figures.append(
                 ui.Figure(f"{kind.capitalize()} {label}", ui.si(total, "B"), f"{total:,} B")
             )
-    table = ui.Table(
-        "elements", _ELEMENTS, result.rows, f"Storage elements on {day}", lambda: result.table
-    )
+    table = query_table("elements", _ELEMENTS, result, f"Storage elements on {day}")
     return [ui.Figures(figures), table]
 
 
-def _table(
-    request: PageRequest, name: str, columns: Any, query: str, caption: str, day: date
-) -> ui.Table:
-    result = request.database.query(query, [day])
-    return ui.Table(name, columns, result.rows, caption, lambda: result.table)
-
-
-PAGE = PageDefinition("Storage", "What storage holds, and who locks it.", view, needs_use=False)
+PAGE = PageDefinition(
+    "Storage",
+    "What storage holds, and who locks it.",
+    view,
+    needs_use=False,
+    needs=("rse_usage",),
+    empty="No day of storage is stored. Run: run_spark rse_usage --date DAY",
+)

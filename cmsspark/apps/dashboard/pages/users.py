@@ -7,15 +7,14 @@ from typing import Final
 
 from cmsspark.apps.dashboard import use
 from cmsspark.apps.dashboard import widgets as ui
+from cmsspark.apps.dashboard.page import Page, make_chart
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import (
     FILTERS,
     NO_PART,
     STEPS,
     Selection,
-    choice_parameter,
 )
-from cmsspark.apps.dashboard.series_parts import make_chart
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
 _WITH_TIMES: Final = " and ".join(
@@ -27,13 +26,13 @@ _CPU: Final = {"data_tier": "Data tier", "site_tier": "Site tier", "campaign": "
 
 def view(request: PageRequest) -> ui.Content:
     """Return the page for the address's period, filters and grouping."""
-    chosen = request.chosen
-    group = choice_parameter(request.parameters, "by", list(_GROUPS), "none")
-    tier = choice_parameter(request.parameters, "cpu_by", list(_CPU), "data_tier")
+    chosen, page = request.chosen, Page(request)
+    page.period(chosen)
+    page.filters(chosen)
+    group = page.choose("by", "Users by", _GROUPS)
+    tier = page.choose("cpu_by", "CPU by", _CPU)
     by = "" if group == "none" else group
-    names = request.snapshot.names["data_tier"]
-    options = [(name or NO_PART, ui.shown(name)) for name in names]
-    tiers = _tiers(request, chosen, [name for name, _ in options])
+    tiers = _tiers(request, page, chosen)
     of_users = replace(chosen, measure="users", by=by)
     of_cpu = replace(chosen, measure="cpu_ms", by=tier)
     users, cpu = (use.series(request.snapshot, part) for part in (of_users, of_cpu))
@@ -49,62 +48,46 @@ def view(request: PageRequest) -> ui.Content:
         figures.append(ui.count_figure("Jobs", sums["job_count"]))
         nobody += " Users of jobs are counted apart: choose a stream of jobs."
     figures.append(ui.cpu_figure(sums["cpu_ms"]))
-    return ui.Content(
-        "Users over time",
-        [
-            ui.Section("In total", [ui.Figures(figures)]),
-            ui.Section(
-                f"Distinct users per {step}",
-                [make_chart("users", users, of_users)],
-                nobody,
-            ),
-            ui.Section(
-                f"CPU time per {step} by {_CPU[tier].lower()}",
-                [make_chart("cpu", cpu, of_cpu), _cpu_in_total(request, of_cpu)],
-                f"CPU time is in the logs of jobs only (the streams {_WITH_TIMES}).",
-            ),
-            *_two_tiers(request, chosen, tiers),
-        ],
-        f"{chosen.first} to {chosen.last}: how many people read data. People are counted and never named.",
-        [
-            *request.period_controls(chosen),
-            *request.filter_controls(chosen),
-            ui.Control("by", "Users by", group, list(_GROUPS.items())),
-            ui.Control("cpu_by", "CPU by", tier, list(_CPU.items())),
-            *(
-                ui.Control(name, label, value or NO_PART, options)
-                for name, label, value in zip(
-                    ("tier", "other_tier"), ("People with", "and with"), tiers, strict=True
-                )
-            ),
-        ],
-        request.use_notes(chosen),
+    page.section("In total", ui.Figures(figures))
+    page.section(f"Distinct users per {step}", make_chart("users", users, of_users), about=nobody)
+    page.section(
+        f"CPU time per {step} by {_CPU[tier].lower()}",
+        make_chart("cpu", cpu, of_cpu),
+        _cpu_in_total(request, of_cpu),
+        about=f"CPU time is in the logs of jobs only (the streams {_WITH_TIMES}).",
     )
+    about_tiers = "Whatever data tiers are chosen above; the other filters count."
+    page.section("Two data tiers", _two_tiers(request, chosen, tiers), about=about_tiers)
+    page.notes += request.use_notes(chosen)
+    about = f"{chosen.first} to {chosen.last}: how many people read data. People are counted and never named."
+    return page.content("Users over time", about)
 
 
-def _tiers(request: PageRequest, chosen: Selection, options: list[str]) -> tuple[str, ...]:
-    """Return the two data tiers of the address, by default those with most accesses."""
+def _tiers(request: PageRequest, page: Page, chosen: Selection) -> list[str]:
+    """Return the two data tiers of the address, by default those with most accesses; none
+    if there are not two.
+    """
+    names = [name or NO_PART for name in request.snapshot.names["data_tier"]]
     counted = "job_count" if chosen.is_of_jobs else "nacc"
     sums = use.sum_groups(request.snapshot, replace(chosen, measure=counted, by="data_tier"))
-    used = [name or NO_PART for name in sums]
-    defaults = [*dict.fromkeys([*used, *options])][:2]
+    defaults = [*dict.fromkeys([*(name or NO_PART for name in sums), *names])][:2]
     if len(defaults) < 2:
-        return tuple(defaults) * 2
-    chosen_names = (
-        choice_parameter(request.parameters, name, options, default)
-        for name, default in zip(("tier", "other_tier"), defaults, strict=True)
-    )
-    return tuple("" if name == NO_PART else name for name in chosen_names)
+        return []
+    options = {name: ui.shown(name.removeprefix(NO_PART)) for name in names}
+    fields = (("tier", "People with"), ("other_tier", "and with"))
+    chosen_names = [
+        page.choose(name, label, options, default)
+        for (name, label), default in zip(fields, defaults, strict=True)
+    ]
+    return ["" if name == NO_PART else name for name in chosen_names]
 
 
-def _two_tiers(
-    request: PageRequest, chosen: Selection, tiers: tuple[str, ...]
-) -> list[ui.Section]:
-    """Return how many people use one of two data tiers, and how many both; nothing
-    where there are not two.
+def _two_tiers(request: PageRequest, chosen: Selection, tiers: list[str]) -> ui.Table | None:
+    """Return how many people use one of two data tiers, and how many both; None where
+    there are not two.
     """
     if len(tiers) < 2 or tiers[0] == tiers[1]:
-        return []
+        return None
     pair = (tiers[0], tiers[1])
     only_first, both, only_second = use.compare_people(
         request.snapshot, replace(chosen, by="data_tier"), pair
@@ -116,9 +99,7 @@ def _two_tiers(
         (f"{first} and {second}", both),
         (f"{second} and not {first}", only_second),
     ]
-    table = ui.Table("two_tiers", columns, rows, f"People with {first} and with {second}", bars=1)
-    about = "Whatever data tiers are chosen above; the other filters count."
-    return [ui.Section("Two data tiers", [table], about)]
+    return ui.Table("two_tiers", columns, rows, f"People with {first} and with {second}", bars=1)
 
 
 def _cpu_in_total(request: PageRequest, chosen: Selection) -> ui.Table:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import date
 
+from cmsspark.apps.dashboard.page import make_chart
 from cmsspark.apps.dashboard.selection import Selection
-from cmsspark.apps.dashboard.series_parts import make_chart
 from cmsspark.apps.dashboard.use import Series
 
 DAYS = [date(2026, 1, 14), date(2026, 1, 15)]
