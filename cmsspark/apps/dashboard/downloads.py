@@ -67,8 +67,8 @@ def draw(chart: Chart, width: int = WIDE, height: int = 330) -> Drawing:
     if chart.target is not None:
         ends = [(x.low, chart.target), (x.high, chart.target)]
         lines.append(Line(f"target {_number(chart, chart.target)}", ends, "rule"))
-    # One series is named by the axis.
-    if len(lines) == 1:
+    # One series may be named by the axis.
+    if len(lines) == 1 and chart.y_title.casefold().startswith(lines[0].name.casefold()):
         lines = [replace(lines[0], name="")]
     return plot(lines, x, y, about=chart.title, width=width, height=height)
 

@@ -31,9 +31,6 @@ from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.query.database import Database
 from cmsspark.store.stored_columns import REPLICA_TABLES
 
-#: Groups of a site's accesses.
-GROUPS: Final = ("data_tier", "app")
-
 
 def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
     """(site, sums as in ``SUMS`` …, distinct users) of all sites, those with the most
@@ -66,8 +63,7 @@ def last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
             "WHERE site_name = ? AND last_day IS NOT NULL GROUP BY 1",
             [site],
         )
-        datasets = snapshot.datasets
-        return {datasets.names[datasets.codes[number]]: day for number, day in rows}
+        return {snapshot.datasets.texts[number]: day for number, day in rows}
 
     return snapshot.cached(("last_days", site), make)
 

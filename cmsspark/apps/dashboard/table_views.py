@@ -109,7 +109,8 @@ class RowQuery:
         """Return the table of rows, of which a page is read at a time."""
         count = self.select("count(*)").rows[0][0]
         by_name = {column.name: column for column in self.stored.columns}
-        kinds = self.view.kinds if self.view else {}
+        kinds: dict[str, ui.Kind] = {self.interval: "day"}
+        kinds |= self.view.kinds if self.view else {}
         columns = [
             ui.Column(name, name, kinds.get(name) or _kind(by_name[name]), by_name[name].about)
             for name in self.names
@@ -123,7 +124,8 @@ class RowQuery:
         def cell(column: ui.Column, value: Any) -> Any:
             if value is None or column.kind != "text":
                 return value
-            link = links.get(column.name)
+            # A table of sites may have a row of all of them.
+            link = links.get(column.name) if value != "all" else None
             return ui.Cell(str(value), link(str(value))) if link else str(value)
 
         def load(column: str, is_down: bool, first: int, number: int) -> list[tuple[Any, ...]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from markupsafe import Markup, escape
@@ -239,17 +240,15 @@ def loader(
     values: Callable[[str], Sequence[Any]],
 ) -> Callable[[str, bool, int, int], Sequence[Sequence[Any]]]:
     """Return a function that makes the rows of some items when they are shown. ``values``:
-    the name of a column → what each item has in it.
+    the name of a column → what each item has in it, all of one type or None.
     """
 
     def load(column: str, is_descending: bool, first: int, count: int) -> Sequence[Any]:
         ordered: Sequence[T] = items
         if column:
-            pairs = zip(values(column), items, strict=True)
-            ordered = [
-                item
-                for _, item in sort_rows(pairs, lambda pair: _sort_key(pair[0]), is_descending)
-            ]
+            keys = map(_plain, values(column))
+            pairs = zip(keys, items, strict=True)
+            ordered = [item for _, item in sort_rows(pairs, itemgetter(0), is_descending)]
         return make_rows(ordered[first : first + count])
 
     return load
@@ -259,16 +258,22 @@ def sort_rows(rows: Iterable[T], key: Callable[[T], Any], is_descending: bool) -
     """Return rows in the order of a key; those whose key is None are last."""
     keyed = [(key(row), row) for row in rows]
     filled = [entry for entry in keyed if entry[0] is not None]
-    filled.sort(key=lambda entry: entry[0], reverse=is_descending)
+    filled.sort(key=itemgetter(0), reverse=is_descending)
     return [row for _, row in filled] + [row for value, row in keyed if value is None]
 
 
-def _sort_key(value: Any) -> Any:
-    """Return what rows are ordered by: a text without case, a number; None for an empty cell."""
+def _plain(value: Any) -> Any:
+    """Return a value to order by: a text without case; None for an empty cell."""
     value = value.text if isinstance(value, Cell) else value
-    if value is None or value == "":
-        return None
-    return (0, value, "") if isinstance(value, int | float) else (1, 0, str(value).casefold())
+    return value.casefold() or None if isinstance(value, str) else value
+
+
+def _sort_key(value: Any) -> Any:
+    """Return what rows of mixed types are ordered by: numbers before texts."""
+    value = _plain(value)
+    if value is None or isinstance(value, int | float):
+        return value if value is None else (0, value, "")
+    return (1, 0, str(value))
 
 
 # The rows of tables as HTML. Pages have thousands of cells: made here they cost a fraction

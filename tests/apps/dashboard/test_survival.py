@@ -400,5 +400,5 @@ def test_finished_days_are_shown_while_older_ones_are_built_and_pages_say_how_fa
         and "left" in text
         and 'data-refresh="' in text
     )
-    assert "1 of 366 days are not in these numbers yet: 2025-01-15" in text
+    assert "1 of 366 days is not in these numbers yet: 2025-01-15" in text
     assert "summed up" not in after and "not in these numbers" not in after

@@ -277,6 +277,9 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
             values[step, "not known"] = nacc - (known_nacc or 0)
     by_locality = replace(chosen, measure="nacc", by="locality")
     series = use.sum_series(request.snapshot, by_locality, values)
+    names = ("local", "remote", "not known")
+    shown = {name: series.values[name] for name in names if name in series.values}
+    series = replace(series, values=shown)
     return make_chart("local_remote", series, by_locality)
 
 
