@@ -108,9 +108,9 @@ def sum_datasets(snapshot: Snapshot, chosen: Selection, codes: npt.NDArray[np.in
     if len(codes) <= _MANY * len(datasets.names):
         chosen = chosen.with_values("dataset", *(numbers.tolist() or [-1]))
     rows = sums_of_datasets(snapshot, chosen, SUMS)
-    places = np.full(len(datasets.codes), -1, np.int64)
-    places[rows["dataset"].to_numpy()] = np.arange(rows.num_rows)
-    at = places[numbers]
+    rows_of_numbers = np.full(len(datasets.codes), -1, np.int64)
+    rows_of_numbers[rows["dataset"].to_numpy()] = np.arange(rows.num_rows)
+    at = rows_of_numbers[numbers]
     return rows.take(pa.array(at, mask=at < 0)).drop_columns("dataset")
 
 

@@ -158,8 +158,8 @@ class Page:
     def filters(self, chosen: Selection, names: Sequence[str] = tuple(FILTERS)) -> None:
         """Add the fields of filters, each of which takes several values."""
         for name in names:
-            values, known = chosen.values(name), self.request.snapshot.names[name]
-            options = [*(value for value in values if value not in known), *known]
+            values, stored = chosen.values(name), self.request.snapshot.names[name]
+            options = [*(value for value in values if value not in stored), *stored]
             choices = {option or NO_PART: shown(option) for option in options}
             self.many(name, FILTERS[name], choices, [value or NO_PART for value in values])
 

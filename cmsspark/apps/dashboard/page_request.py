@@ -255,11 +255,11 @@ class PageRequest:
             text = f"{len(pending):,} of {len(days):,} days {is_or_are(len(pending))} not in these numbers yet: {spans(pending)}."
             notes.append(Note(f"{text} Being summed up now.", "warn"))
         if missing:
-            verb, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+            verb, pronoun = ("is", "it") if len(missing) == 1 else ("are", "them")
             text = f"{len(missing):,} of {len(days):,} days {verb} not stored: {spans(missing)}"
             text = f"{missing[0]} is not stored" if len(days) == 1 else text
             command = f"cmsspark daily --from {missing[0]} --to {missing[-1]}"
-            notes.append(Note(f"{text}. To count {them}: {command}", "warn"))
+            notes.append(Note(f"{text}. To count {pronoun}: {command}", "warn"))
         by_reason: dict[str, list[date]] = {}
         for day, reason in state.partial.items():
             if chosen.first <= day <= chosen.last:

@@ -81,7 +81,7 @@ class RowQuery:
 
     request: PageRequest
     stored: schemas.Table
-    when: str
+    interval_name: str
     names: Sequence[str]
     condition: Condition
     view: TableView | None = None
@@ -101,7 +101,7 @@ class RowQuery:
         return self.request.database.query(
             f"SELECT {columns} FROM {self.source} WHERE {self.interval}::VARCHAR = $when "
             f"AND {self.condition.sql} {clause}",
-            {"when": self.when, **self.condition.parameters},
+            {"when": self.interval_name, **self.condition.parameters},
             max_rows=DOWNLOADED,
         )
 
@@ -276,7 +276,7 @@ def _forecast(rows: RowQuery) -> list[ui.Section]:
         none = [ui.Note("The forecast has no such dataset.")]
         return [ui.Section("In total", none), _quality(rows)]
     sql = f"SELECT max(rank) FROM {rows.source} WHERE day::VARCHAR = $when"
-    ranks = rows.request.values(sql, {"when": rows.when})[0]
+    ranks = rows.request.values(sql, {"when": rows.interval_name})[0]
     among = f"of the first {ranks:,} datasets by rank"
     if count < ranks:
         among = f"of the {pluralize(count, 'row')} of this selection among the first {ranks:,} datasets by rank"
@@ -286,7 +286,7 @@ def _forecast(rows: RowQuery) -> list[ui.Section]:
         ui.Figure("Popular means", means, label or "accesses in the week"),
         ui.Figure("Model", ui.shown(model)),
     ]
-    command = f"cmsspark ask will-be-popular --date {rows.when}"
+    command = f"cmsspark ask will-be-popular --date {rows.interval_name}"
     total = ui.Section("In total", [ui.Figures(figures)], command=command)
     return [total, _quality(rows)]
 
@@ -297,7 +297,7 @@ def _quality(rows: RowQuery) -> ui.Section:
     judged = rows.request.database.query(
         f"SELECT {', '.join(column.name for column in _QUALITY)} FROM popularity_quality "
         "WHERE day::VARCHAR = $when AND stratum = $stratum ORDER BY first_day, model",
-        {"when": rows.when, "stratum": rows.condition.value if is_stratum else "all"},
+        {"when": rows.interval_name, "stratum": rows.condition.value if is_stratum else "all"},
     )
     if not judged.rows:
         reason = "the store had too few days before the forecast, or --judged was 0"

@@ -170,16 +170,16 @@ def _rows(request: PageRequest, chosen: Selection, baseline: Selection) -> list[
     rows = []
     for name in now.keys() | before.keys():
         of_periods = zeros((name,)) if chosen.by == "stream" else of_all
-        value, other = now.get(name), before.get(name)
-        kind = "" if None in of_periods else "new" if other is None else "both"
+        value, reference = now.get(name), before.get(name)
+        kind = "" if None in of_periods else "new" if reference is None else "both"
         kind = "gone" if kind and value is None else kind
         if chosen.measure in ("nacc", "job_count"):
-            value, other = (
-                missing if known is None else known
-                for known, missing in zip((value, other), of_periods, strict=True)
+            value, reference = (
+                missing if count is None else count
+                for count, missing in zip((value, reference), of_periods, strict=True)
             )
-        difference = None if value is None or other is None else value - other
-        rows.append(_Row(name, value, other, difference, kind))
+        difference = None if value is None or reference is None else value - reference
+        rows.append(_Row(name, value, reference, difference, kind))
     rows.sort(key=lambda row: (-abs(row.difference or 0), -(row.now or row.before or 0), row.name))
     return rows
 

@@ -29,11 +29,19 @@ def view(request: PageRequest) -> ui.Content:
     """
     stored, page, parameters = _stored(request), Page(request), request.parameters
     tables = {table.name: table for table in request.database.tables}
-    asked = text_parameter(parameters, "table")
-    if not stored or (asked in tables and asked not in stored):
-        job = job_of_table(asked) if asked in tables else JOBS["data_aggregation"]
+    requested_table = text_parameter(parameters, "table")
+    if not stored or (requested_table in tables and requested_table not in stored):
+        job = (
+            job_of_table(requested_table)
+            if requested_table in tables
+            else JOBS["data_aggregation"]
+        )
         interval = "--month last" if job.of_periods else "--date DAY"
-        text = f"Nothing of {asked} is stored." if asked else "No table is stored."
+        text = (
+            f"Nothing of {requested_table} is stored."
+            if requested_table
+            else "No table is stored."
+        )
         return ui.Content(
             "Table", [], notes=[ui.Note(f"{text} Run: run_spark {job.name} {interval}")]
         )
