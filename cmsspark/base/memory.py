@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import os
 import re
 import resource
@@ -27,6 +28,8 @@ _SPARING: Final = {
     ),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
+#: Objects between two searches for garbage.
+_OBJECTS_A_SEARCH: Final = 50_000
 #: The name of glibc's limit of arenas in ``mallopt``; other C libraries have none.
 _M_ARENA_MAX: Final = -8
 #: What libraries say when they get no memory, no thread or no process.
@@ -96,6 +99,13 @@ def share_freed() -> None:
     pa.set_memory_pool(pa.system_memory_pool())
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+
+
+def search_garbage_seldom() -> None:
+    """Search for cycles of objects less often: imports, readers and tables make many
+    objects that stay, or go by their count, and hardly any cycle.
+    """
+    gc.set_threshold(_OBJECTS_A_SEARCH)
 
 
 def check_room() -> None:

@@ -6,14 +6,9 @@ package comes as a zip.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-from typing import Final, NoReturn
-
-#: Objects between two searches for garbage: imports and readers make many objects that
-#: stay and hardly any cycle.
-OBJECTS_A_COLLECTION: Final = 50_000
+from typing import NoReturn
 
 
 def find_stderr() -> None:
@@ -32,11 +27,11 @@ def find_stderr() -> None:
 
 
 def main() -> NoReturn:
-    # Inherited by the workers that are forked.
-    gc.set_threshold(OBJECTS_A_COLLECTION)
     find_stderr()
     from cmsspark.base import memory, reporting, self_metrics
 
+    # Inherited by the workers that are forked.
+    memory.search_garbage_seldom()
     reporting.set_program("run_spark")
     memory.check_room()
     from cmsspark.run.job_modules import job_of_word

@@ -74,9 +74,14 @@ def sums(
 
 def sums_of_datasets(snapshot: Snapshot, chosen: Selection, columns: Sequence[str]) -> pa.Table:
     """Return the sums of each dataset, whose number is the column ``dataset``, as Arrow."""
-    source, parameters = _source(snapshot, chosen, ["dataset"], columns, SUM_TABLES)
-    cells = ", ".join(f"sum({name})::{snapshot.kinds[name]} AS {name}" for name in columns)
-    return snapshot.arrow(f"SELECT dataset, {cells} FROM ({source}) GROUP BY 1", parameters)
+
+    def make() -> pa.Table:
+        source, parameters = _source(snapshot, chosen, ["dataset"], columns, SUM_TABLES)
+        cells = ", ".join(f"sum({name})::{snapshot.kinds[name]} AS {name}" for name in columns)
+        return snapshot.arrow(f"SELECT dataset, {cells} FROM ({source}) GROUP BY 1", parameters)
+
+    # A sorting or another page of a table asks for the same sums, of some megabytes.
+    return snapshot.cached(("sums_of_datasets", chosen, *columns), make)
 
 
 def people(snapshot: Snapshot, chosen: Selection, *keys: str) -> dict[Row, int]:

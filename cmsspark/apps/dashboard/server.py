@@ -25,7 +25,7 @@ from cmsspark.apps.dashboard.security import Guard
 from cmsspark.apps.dashboard.segment_build import RollupProcess
 from cmsspark.apps.dashboard.sockets import DeadlineServer, make_server
 from cmsspark.base.errors import NotAllowed, UsageError
-from cmsspark.base.memory import share_freed
+from cmsspark.base.memory import search_garbage_seldom, share_freed
 from cmsspark.base.reporting import interruptible
 from cmsspark.settings.settings import Settings
 from cmsspark.store.query.database import Database
@@ -129,6 +129,7 @@ def serve(
 ) -> None:
     """Serve until Ctrl-C or SIGTERM. ``folders``: the state directory and the cache directory."""
     share_freed()
+    search_garbage_seldom()
     lock, is_ended = threading.Lock(), threading.Lock()
 
     def log(text: str) -> None:
