@@ -80,6 +80,11 @@ class StoredDays:
         return (JOB,)
 
     @property
+    def content(self) -> str:
+        """What the days have, for messages; empty if days of accesses need no word for it."""
+        return ""
+
+    @property
     def next_step(self) -> str:
         """The command that stores the missing days."""
         return f"cmsspark daily --from {min(self.missing)} --to {max(self.missing)} --fout {self.fout}"
@@ -95,7 +100,8 @@ class StoredDays:
             "; or --allow-missing, which marks the result partial" if self.partials else ""
         )
         raise InputMissing(
-            not_stored(self.missing, self.period),
+            (f"{self.content} of " if self.content else "")
+            + not_stored(self.missing, self.period),
             where=" or ".join(join(self.fout, job) for job in self.jobs),
             found=stored if self.partials else "none of its days",
             next_step=self.next_step + other_step,
@@ -250,6 +256,11 @@ class JobDays(StoredDays):
     def jobs(self) -> tuple[str, ...]:
         """The jobs that store the days."""
         return (self.job,)
+
+    @property
+    def content(self) -> str:
+        """What the days have, for messages."""
+        return self.job
 
     @property
     def next_step(self) -> str:

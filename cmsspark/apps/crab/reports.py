@@ -52,6 +52,11 @@ class CrabDays(StoredDays):
         """The jobs that store the days."""
         return _JOBS
 
+    @property
+    def content(self) -> str:
+        """What the days have, for messages."""
+        return "HTCondor's jobs"
+
     def rows(self, columns: list[str]) -> Iterator[tuple[date, pl.DataFrame]]:
         """Yield the rows of each day, texts as categories. Raises DataError (65) where
         they are damaged.
