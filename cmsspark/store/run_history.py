@@ -328,8 +328,9 @@ def describe_result(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "dump", f"{kind} of {dump.day or 'no date'}: {dump.folder}"
     if manifest.missing_streams:
         yield "missing", ", ".join(manifest.missing_streams)
-    if versions := manifest.versions:
-        yield "versions", ", ".join(f"{name} {value}" for name, value in versions.items())
+    versions = [f"{name} {value}" for name, value in manifest.versions.items() if value]
+    if versions:
+        yield "versions", ", ".join(versions)
 
 
 _SCHEMA: Final = """
