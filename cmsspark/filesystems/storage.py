@@ -351,7 +351,8 @@ def disk_rate(path: str) -> float | None:
     """Return the bytes a second of reading the middle of a file past the page cache;
     None for less than half a megabyte, or where the file cannot be read in this way.
     """
-    with suppress(OSError), mmap.mmap(-1, _MEASURED_BYTES) as room:
+    # Not each system has ``O_DIRECT``.
+    with suppress(OSError, AttributeError), mmap.mmap(-1, _MEASURED_BYTES) as room:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
         try:
             spare = max(0, os.fstat(descriptor).st_size - _MEASURED_BYTES)

@@ -171,10 +171,6 @@ def spread(
     return numbers.mapInArrow(_OfItems(work, tuple(items)), schema)
 
 
-def _as_row(work: Callable[[_Item], Any], item: _Item) -> Iterator[pa.RecordBatch]:
-    return make_rows([work(item)])
-
-
 def task_count(spark: SparkSession, items: int, size: int) -> int:
     """Return the number of tasks for ``items`` of ``size`` bytes in all: one for each
     :data:`TASK_BYTES`, and for each core.
@@ -207,7 +203,10 @@ def run_tasks(
         return []
     try:
         with spark_progress(spark, label):
-            rows = spread(spark, partial(_as_row, work), items, size, RESULT, tasks).collect()
+            # A row for each item, of some hundred bytes.
+            rows = spread(
+                spark, lambda item: make_rows([work(item)]), items, size, RESULT, tasks
+            ).collect()
     except Exception as error:
         raise unwrap_cause(error) from None
     return [json.decode(row["result"], type=result) for row in rows]

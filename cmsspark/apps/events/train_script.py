@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -78,14 +79,10 @@ def command(
     try:
         # The next training on this sample reads the arrays that this one makes.
         arrays = load_settings().cache_dir / "events"
-        train(sample, target, training, world, _print, metrics, arrays)
+        train(sample, target, training, world, partial(print, flush=True), metrics, arrays)
     finally:
         if metrics is not None:
             metrics.close()
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)  # noqa: T201  # a log
 
 
 def main() -> NoReturn:
