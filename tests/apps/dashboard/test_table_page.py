@@ -70,6 +70,14 @@ def test_what_is_not_there_is_refused(dashboard: Running, wrong: dict[str, str])
     assert status == 400, text[:300]
 
 
+def test_a_table_that_is_not_stored_says_what_to_run_and_offers_the_others(
+    dashboard: Running,
+) -> None:
+    status, text, _ = get(dashboard, "table", table="cache_comparison")
+    assert status == 200 and "run_spark cache_comparison --month last" in text
+    assert '<option value="data_aggregation"' in text
+
+
 def test_a_value_is_never_part_of_the_query(dashboard: Running) -> None:
     value = "x' OR 1=1 --"
     parameters = {"table": "data_aggregation", "where": "site_name", "value": value}

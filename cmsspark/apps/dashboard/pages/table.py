@@ -30,6 +30,7 @@ def view(request: PageRequest) -> ui.Content:
     stored, page, parameters = _stored(request), Page(request), request.parameters
     tables = {table.name: table for table in request.database.tables}
     requested_table = text_parameter(parameters, "table")
+    choices = [name for name in tables if name in stored]
     if not stored or (requested_table in tables and requested_table not in stored):
         job = (
             job_of_table(requested_table)
@@ -42,10 +43,10 @@ def view(request: PageRequest) -> ui.Content:
             if requested_table
             else "No table is stored."
         )
-        return ui.Content(
-            "Table", [], notes=[ui.Note(f"{text} Run: run_spark {job.name} {interval}")]
-        )
-    table = tables[page.choose("table", "Table", [name for name in tables if name in stored])]
+        note = ui.Note(f"{text} Run: run_spark {job.name} {interval}")
+        controls = [ui.Control("table", "Table", "", [(name, name) for name in choices])]
+        return ui.Content("Table", [], controls=controls if choices else [], notes=[note])
+    table = tables[page.choose("table", "Table", choices)]
     view = VIEWS.get(table.name)
     intervals = stored[table.name]
     interval = page.choose("when", "Day or period", reversed(intervals))
