@@ -25,7 +25,8 @@ from cmsspark.base import compiled
 from cmsspark.filesystems.storage import disk_rate
 from cmsspark.settings import pseudonyms
 
-PEERS = ("duckdb", "polars")
+#: The last by ``pip install chdb`` (0.9 GB on disk), and only if ``--engines`` names it.
+PEERS = ("duckdb", "polars", "chdb")
 #: Ours: processes without a catalogue from before, with it, and Spark with it.
 OURS = ("cold", "warm", "spark")
 #: Another report of the day that `warm` has counted.
@@ -87,7 +88,7 @@ class Bench:
         out = self.place / name
         out.mkdir(exist_ok=True)
         command = [sys.executable, "-m", f"bench.peers.with_{name}", str(day.root), str(out)]
-        more = [str(self.cpus)] if name == "duckdb" else []
+        more = [str(self.cpus)] if name != "polars" else []
         return self.run(name, [*command, *more], POLARS_MAX_THREADS=str(self.cpus))
 
     def check(self, day: Inputs, how: str, peers: list[str]) -> list[str]:

@@ -37,6 +37,7 @@ _NAMES = {
     "second": "cmsspark, a second report",
     "duckdb": "DuckDB",
     "polars": "Polars",
+    "chdb": "ClickHouse (chDB)",
 }
 
 

@@ -16,38 +16,38 @@ import duckdb
 from bench.inputs import DAY, Day, Inputs, load
 from bench.peers.day_bounds import bounds
 
-_TEXTS = {
+TEXTS = {
     "aaa": ("file_lfn", "user_dn", "app_info", "src_experiment_site", "dst_experiment_site"),
     "eos": ("path", '"sec.info"', '"sec.app"'),
     "cmssw": ("file_lfn", "user_dn", "app_info", "site_name"),
 }
-_COUNTS = {
+COUNTS = {
     "aaa": ("read_bytes", "read_bytes_at_close", "write_bytes", "write_bytes_at_close"),
     "eos": ("rb", "rvb_sum", "wb"),
     "cmssw": ("read_bytes", "read_bytes_at_close"),
 }
 _CRAB = ("FileName", "SiteName", "SubmissionTool", "GridName", "WrapCPU", "WrapWC")
-_DBS = {
+DBS = {
     "FILES": "file_id lfn valid dataset_id block_id type sum events size branch adler md5 cross a b c d",
     "BLOCKS": "block_id block_name dataset_id open origin size files a b c d",
     "DATASETS": "dataset_id dataset valid primary_id processed_id tier access era processing grp cross prep a b c d",
 }
-_NUMBERS = ("file_id", "dataset_id", "block_id", "node_files")
-_PHEDEX = (
+NUMBERS = ("file_id", "dataset_id", "block_id", "node_files")
+PHEDEX = (
     " ".join(f"c{n}" for n in range(28))
     .replace("c6 ", "block_name ")
     .replace("c13 ", "node_name ")
 )
-_PHEDEX = _PHEDEX.replace("c20 ", "node_files ")
+PHEDEX = PHEDEX.replace("c20 ", "node_files ")
 
 
 def tables(con: duckdb.DuckDBPyConnection, inputs: Inputs, out: Path) -> None:
     """Write ``partials.parquet`` (``user`` by name) and ``data_aggregation.parquet`` into ``out``."""
-    for name, columns in _DBS.items():
+    for name, columns in DBS.items():
         con.execute(
             f"CREATE VIEW {name} AS SELECT * FROM {_csv(inputs.parts(f'dbs/{name}'), columns)}"
         )
-    con.execute(f"CREATE VIEW replicas AS SELECT * FROM {_csv(inputs.parts('phedex'), _PHEDEX)}")
+    con.execute(f"CREATE VIEW replicas AS SELECT * FROM {_csv(inputs.parts('phedex'), PHEDEX)}")
     for stream in ("aaa", "eos", "cmssw"):
         con.execute(
             f"CREATE VIEW {stream} AS SELECT data.*, metadata.timestamp AS ts FROM {_json(inputs, stream)}"
@@ -73,8 +73,8 @@ def tables(con: duckdb.DuckDBPyConnection, inputs: Inputs, out: Path) -> None:
 
 
 def _json(inputs: Inputs, stream: str) -> str:
-    fields = [f"{name} VARCHAR" for name in _TEXTS[stream]] + [
-        f"{name} BIGINT" for name in _COUNTS[stream]
+    fields = [f"{name} VARCHAR" for name in TEXTS[stream]] + [
+        f"{name} BIGINT" for name in COUNTS[stream]
     ]
     columns = (
         f"""{{data: 'STRUCT({", ".join(fields)})', metadata: 'STRUCT("timestamp" BIGINT)'}}"""
@@ -83,9 +83,7 @@ def _json(inputs: Inputs, stream: str) -> str:
 
 
 def _csv(parts: list[str], names: str) -> str:
-    kinds = ", ".join(
-        f"'{n}': '{'BIGINT' if n in _NUMBERS else 'VARCHAR'}'" for n in names.split()
-    )
+    kinds = ", ".join(f"'{n}': '{'BIGINT' if n in NUMBERS else 'VARCHAR'}'" for n in names.split())
     form = "header=false, delim=',', quote='\"', escape='\\', nullstr='null', auto_detect=false"
     return f"read_csv({parts}, columns={{{kinds}}}, {form})"
 
