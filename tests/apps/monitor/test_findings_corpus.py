@@ -35,6 +35,19 @@ def test_each_finding_is_right_nine_times_in_ten() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "file",
+    ["/usr/lib/python3.11/site-packages/frames/rdd.py", "/srv/cmsspark/cmsspark/run/spark.py"],
+)
+def test_what_a_library_caches_is_none_of_the_script(file: str) -> None:
+    script = b"NativeMethodAccessorImpl.java"
+    lines = list(corpus.find_log(str(corpus.LOGS / "persisted_once.zst")))
+    assert corpus.codes(corpus.metrics_of(lines)) == {"cached_unused"}
+    assert any(script in line for line in lines)
+    of_library = [line.replace(script, file.encode()) for line in lines]
+    assert not corpus.codes(corpus.metrics_of(of_library))
+
+
 #: Runs of which thinning leaves too little: of the worker two samples.
 UNDECIDED = {("worker_leak", 10, 4)}
 #: What Python pickles for a job is told from that of the next one by samples each second.

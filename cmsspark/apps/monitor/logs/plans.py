@@ -542,11 +542,13 @@ def _as_int(value: Any) -> int:
 
 #: What PySpark's parallelize() and createDataFrame() read.
 _FROM_PYTHON: Final = ("readRDDFrom", "readArrowStreamFrom", "parallelize at")
-#: Caches of Spark's own libraries: Python programs have no line in Scala.
+#: Caches of libraries: of Spark's own, since Python programs have no line in Scala, of
+#: installed packages, and of the jobs here, which cannot know if a table takes a second read.
 _LIBRARY: Final = re.compile(
     r" at (?:[A-Z]\w*(?:Regression|Classifier|Classification|Forest|Tree\w*|Means|Mixture|Recommender|ALS|LDA"
     r"|Optimizer|Iterations|Checkpointer|Summarizer|Pregel|GraphImpl|Word2Vec|IDF|PCA|SVC|FPGrowth|Bayes|Graph)"
     r"|ALS|LDA|RDDLossFunction|Instrumentation|OneVsRest|CrossValidator|TrainValidationSplit)\.scala:"
+    r"| at /\S+/(?:site-packages|dist-packages|cmsspark/(?:apps|counting|dumps|engines|run))/\S+\.py:"
 )
 
 
