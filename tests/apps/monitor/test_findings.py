@@ -365,6 +365,12 @@ def leaking(run: RunMetrics) -> None:
         sample.largest_worker_rss = 80 * MB + number * 9 * MB
 
 
+def leaking_in_few_tasks(run: RunMetrics) -> None:
+    """Tasks one after the other are one fewer than it takes, on eight cores."""
+    leaking(run)
+    run.stages[0].totals.tasks = 39
+
+
 def leaking_with_rests(run: RunMetrics) -> None:
     """The worker stays alive while no task runs: in the middle, and for a minute at the
     end, when it ends.
@@ -648,6 +654,7 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     loaded_table,
     busy_host(9_000),
     grown_once,
+    leaking_in_few_tasks,
     freed_after,
     lambda run: setattr(
         run, "samples", [Sample(51_000, heap_bytes=MB), Sample(66_001, heap_bytes=999 * MB)]

@@ -302,6 +302,8 @@ def _describe_begin(metrics: RunMetrics, rise: Rise) -> str:
 LEAK_BYTES: Final = 100 * MB
 LEAK_FACTOR: Final = 1.5
 LEAK_MS: Final = 8_000
+#: So many tasks one after the other; the first ones load what they work with.
+LEAK_ROUNDS: Final = 5
 #: Each third of the time has at least this share of the rise, and no single step more
 #: than half of it.
 LEAK_THIRD: Final = 0.15
@@ -452,15 +454,19 @@ def _leak(metrics: RunMetrics) -> Iterator[Finding]:
         rise = LEAK_BYTES if len(points) >= _LEAST_SAMPLES else 1.5 * LEAK_BYTES
         if last - first < rise or last < LEAK_FACTOR * first or not _keeps_rising(points):
             continue
-        tasks_ms = [
-            stage.task_ms.median
+        stages = [
+            stage
             for stage in metrics.stages
             if (stage.submitted_ms or 0) < last_at
             and (stage.completed_ms or last_at) > first_at
             and stage.totals.tasks
         ]
-        if not tasks_ms or last_at - first_at < 3 * max(tasks_ms):
-            continue  # one task may well need it
+        rounds = sum(stage.totals.tasks for stage in stages) / max(
+            sizes.parallel_tasks(metrics), 1
+        )
+        longest_ms = max((stage.task_ms.median for stage in stages), default=0)
+        if rounds < LEAK_ROUNDS or last_at - first_at < 3 * longest_ms:
+            continue  # a few tasks may well need it
         change = f"from {volume(first)} to {volume(last)}"
         title = f"a Python worker grew {change} in {(last_at - first_at) / 1000:.0f} s"
         yield named("python_worker_leak", f"{title}, over many tasks", f"worker {pid}")
