@@ -59,6 +59,12 @@ _REFUSALS: Final = (
         "name one that it has with --queue: `yarn queue -list`, or the page /cluster/scheduler of the ResourceManager",
     ),
     _rule(
+        r"to non-leaf queue ?: *(?P<queue>[\w.-]+)",
+        SettingsError,
+        "the queue {queue} of YARN has queues below it, and takes nothing itself",
+        "name one of those with --queue: the page /cluster/scheduler of the ResourceManager",
+    ),
+    _rule(
         r"User (?P<user>\S+) (?:cannot|does not have permission to) submit"
         r"(?: applications?| \S+)? to (?:queue )?(?P<queue>[\w.-]+)",
         NotAllowed,
@@ -116,6 +122,13 @@ _REFUSALS: Final = (
         "run it again when it has left it: hdfs dfsadmin -safemode get",
     ),
     _rule(
+        r"Permission denied: user=(?P<user>[^,]+), access=(?P<access>READ\w*|EXECUTE), inode=\\?\"(?P<path>[^\"\\]+)",
+        NotAllowed,
+        "HDFS refuses {user} the right to {access}",
+        "ask the owner for that right (hdfs dfs -ls -d {path} names the owner), or name another file or folder",
+        where="{path}",
+    ),
+    _rule(
         r"Permission denied: user=(?P<user>[^,]+), access=(?P<access>\w+), inode=\\?\"(?P<path>[^\"\\]+)",
         NotAllowed,
         "HDFS refuses {user} the right to {access}",
@@ -165,6 +178,20 @@ _REFUSALS: Final = (
         "the folder for event logs of Spark is not there",
         "have it made, or name another one with spark.eventLog.dir; --conf spark.eventLog.enabled=false "
         "goes without",
+        where="{path}",
+    ),
+    _rule(
+        r"(?P<found>Resource (?P<path>\S+) changed on src filesystem[^\n]*)",
+        NotReady,
+        "a file that travels with the job was replaced after the job had begun",
+        "run it again when nobody writes the file",
+        where="{path}",
+    ),
+    _rule(
+        r"Failed to download resource \{ \{ (?P<path>[^\s,]+)[^\n]*?(?P<found>\S+: Download and unpack failed)",
+        SettingsError,
+        "a node could not unpack what travels with the job",
+        "check that it is whole (tar tzf, unzip -t) and make it anew; a full disk of the node does the same",
         where="{path}",
     ),
     _rule(

@@ -26,6 +26,7 @@ from cmsspark.base.errors import (
     CmssparkError,
     InputMissing,
     NotAllowed,
+    NotReady,
     SettingsError,
     UsageError,
 )
@@ -48,8 +49,9 @@ from cmsspark.settings.settings import Settings
 from cmsspark.sources.layout import Layout
 from cmsspark.store.own_jobs import Job
 from cmsspark.submit import yarn
-from cmsspark.submit.command import Command
-from cmsspark.submit.host import Host
+from cmsspark.submit.arguments import split
+from cmsspark.submit.command import Command, choose_profile, layered
+from cmsspark.submit.host import Host, this_host
 from cmsspark.submit.spark_options import BUILT_IN, cluster_defaults
 
 T = TypeVar("T")
@@ -234,26 +236,19 @@ def checked(command: Command, environ: Mapping[str, str]) -> Command:
     """Return the command where YARN has what it asks for; with another setting where its
     nodes have no shuffle service.
 
-    Raises SettingsError (78) for a queue that is not there and for containers that no
-    node has room for, and what :func:`check_staging` raises.
+    Raises what :func:`check_queue`, :func:`check_sizes` and :func:`check_staging` raise.
     """
-    values = {name: chosen.value for name, chosen in command.options.chosen.items()}
-    check_queue(values.get("spark.yarn.queue"), environ)
+    # spark-submit reads its defaults itself, below all others.
+    defaults = cluster_defaults(Path(command.argv[0]).resolve().parents[1], environ)
+    chosen = {name: chosen.value for name, chosen in command.options.chosen.items()}
+    values = {**defaults, **chosen}
+    check_queue(values, command.mode, environ)
     notes = check_sizes(values, command.mode, environ)
     check_staging(values, environ, is_made=True)
     command = replace(command, notes=(*command.notes, *notes))
-    services = shuffle_services(environ)
-    name = values.get("spark.shuffle.service.name", "spark_shuffle")
-    if values.get(_SHUFFLE) == "true" and (not services or name in services):
-        # spark-submit reads these itself, below all others.
-        defaults = cluster_defaults(Path(command.argv[0]).resolve().parents[1], environ)
-        check_shuffle_port({**defaults, **values}, environ)
-    if values.get(_SHUFFLE) != "true" or not services or name in services:
+    note = lacking_service(values, environ)
+    if note is None:
         return command
-    note = (
-        f"YARN's nodes have no {name} ({_AUX_SERVICES}: {', '.join(services)}): "
-        f"{_TRACKING}=true is used instead"
-    )
     instead = {f"{_SHUFFLE}=true": f"{_SHUFFLE}=false", f"{_TRACKING}=false": f"{_TRACKING}=true"}
     argv = [instead.get(word, word) for word in command.argv]
     if f"{_TRACKING}=true" not in argv:
@@ -261,23 +256,93 @@ def checked(command: Command, environ: Mapping[str, str]) -> Command:
     return replace(command, argv=argv, notes=(*command.notes, note))
 
 
-def check_queue(queue: str | None, environ: Mapping[str, str]) -> None:
-    """Raise SettingsError (78) where YARN's capacity scheduler has no such queue."""
-    names = yarn.queues(environ) if queue else None
-    if not queue or not names or queue in names:
+def lacking_service(values: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
+    """Return a note where YARN's configuration says that its nodes have no shuffle
+    service that a run asks for. Raises what :func:`check_shuffle_port` raises.
+    """
+    if values.get(_SHUFFLE) != "true":
+        return None
+    services = shuffle_services(environ)
+    name = values.get("spark.shuffle.service.name", "spark_shuffle")
+    if services and name not in services:
+        return (
+            f"YARN's nodes have no {name} ({_AUX_SERVICES}: {', '.join(services)}): "
+            f"{_TRACKING}=true is used instead"
+        )
+    check_shuffle_port(values, environ)
+    return None
+
+
+def check_queue(values: Mapping[str, str], mode: str, environ: Mapping[str, str]) -> None:
+    """Raise SettingsError (78) where YARN's capacity scheduler has no such queue, or one
+    that never has room for a container of the run, NotReady (75) where it is stopped.
+    """
+    name = values.get("spark.yarn.queue")
+    queues = yarn.queues(environ) if name else None
+    if not name or not queues:
         return
-    leaves = sorted(name for name in names if "." not in name)
-    raise SettingsError(
-        f"YARN has no queue {queue}",
-        where=yarn.pages(yarn.settings(environ))[0],
-        found=f"queues: {', '.join(leaves)}",
-        next_step="name one of them with --queue",
-    )
+    where = yarn.pages(yarn.settings(environ))[0]
+    leaves = sorted({queue.path for queue in queues.values() if queue.is_leaf})
+    queue = queues.get(name)
+    if queue is None or not queue.is_leaf:
+        raise SettingsError(
+            f"YARN has no queue {name}"
+            if queue is None
+            else f"the queue {name} of YARN has queues below it, and takes nothing itself",
+            where=where,
+            found=f"queues: {', '.join(leaves)}",
+            next_step="name one of them with --queue",
+        )
+    if queue.state != "RUNNING":
+        raise NotReady(
+            f"the queue {name} of YARN takes no applications",
+            where=where,
+            found=f"it is {queue.state}",
+            next_step="run it again when its administrators have started it, or name another "
+            f"one with --queue: {', '.join(leaf for leaf in leaves if leaf != queue.path)}",
+        )
+    nodes = yarn.node_sizes(environ)
+    most = int(sum(nodes) * queue.largest_share)
+    for option, size in _containers(values, mode).items():
+        if nodes and size > most:
+            raise SettingsError(
+                f"the queue {name} of YARN never has room for {_NAMES[option]}",
+                where=where,
+                found=f"it takes {volume(size)}; the queue has {volume(most)} at most",
+                next_step=f"name another one with --queue, or lower {option}.memory or "
+                f"{option}.memoryOverhead",
+            )
+
+
+#: What Spark runs in containers of YARN, by the options that have its size.
+_EXECUTOR: Final = "spark.executor"
+_NAMES: Final = {
+    _EXECUTOR: "the executor",
+    "spark.driver": "the driver",
+    "spark.yarn.am": "the application's master",
+}
+#: Spark's default of ``spark.yarn.am.memory``.
+_MASTER_BYTES: Final = 512 << 20
+
+
+def _containers(values: Mapping[str, str], mode: str) -> dict[str, int]:
+    """Return the bytes of each container that a run needs at least: that of the executor,
+    and of the driver or, where that runs here, of the application's master.
+    """
+    executor = {_EXECUTOR: sizes.executor_container(values) or 0}
+    if mode == "cluster":
+        size = sizes.heap(values, "driver") + sizes.overhead(values, "driver")
+        return {**executor, "spark.driver": size}
+    size = sizes.size(values.get("spark.yarn.am.memory"), "m") or _MASTER_BYTES
+    more = sizes.size(values.get("spark.yarn.am.memoryOverhead"), "m")
+    size += max(sizes.LEAST_OVERHEAD, size // 10) if more is None else more
+    return {**executor, "spark.yarn.am": size}
 
 
 def check_sizes(values: Mapping[str, str], mode: str, environ: Mapping[str, str]) -> list[str]:
     """Return notes on containers that only some nodes have room for. Raises
-    SettingsError (78) for one that no node has room for, or with more cores than YARN gives.
+    SettingsError (78) for one that no node has room for, or with more cores than YARN
+    gives, and where an executor finds no room beside the driver.
     """
     for role in ("executor", "driver") if mode == "cluster" else ("executor",):
         cores = sizes.count(values.get(f"spark.{role}.cores"), 1)
@@ -291,24 +356,36 @@ def check_sizes(values: Mapping[str, str], mode: str, environ: Mapping[str, str]
     nodes = yarn.node_sizes(environ)
     if not nodes:
         return []
-    containers = {"executor": sizes.executor_container(values) or 0}
-    if mode == "cluster":
-        containers["driver"] = sizes.heap(values, "driver") + sizes.overhead(values, "driver")
+    where = yarn.pages(yarn.settings(environ))[0]
+    containers = _containers(values, mode)
     notes = []
-    for role, size in containers.items():
+    for option, size in containers.items():
         if size > max(nodes):
             raise SettingsError(
-                f"no node of YARN has room for the {role}",
-                where=yarn.pages(yarn.settings(environ))[0],
+                f"no node of YARN has room for {_NAMES[option]}",
+                where=where,
                 found=f"it takes {volume(size)}; the largest node has {volume(max(nodes))}",
-                next_step=f"lower spark.{role}.memory or spark.{role}.memoryOverhead",
+                next_step=f"lower {option}.memory or {option}.memoryOverhead",
             )
         if size > min(nodes):
             fewer = sum(size > node for node in nodes)
             notes.append(
-                f"the {role} takes {volume(size)}, which {pluralize(fewer, 'node')} of "
+                f"{_NAMES[option]} takes {volume(size)}, which {pluralize(fewer, 'node')} of "
                 f"{len(nodes)} cannot give"
             )
+    (_, executor), (option, first) = containers.items()
+    # What runs first stays as long as the job does.
+    if not any(
+        node >= first and max([node - first, *nodes[:index], *nodes[index + 1 :]]) >= executor
+        for index, node in enumerate(nodes)
+    ):
+        raise SettingsError(
+            f"YARN has no room for an executor beside {_NAMES[option]}",
+            where=where,
+            found=f"they take {volume(executor)} and {volume(first)}; it has "
+            f"{pluralize(len(nodes), 'node')} with {volume(sum(nodes))} in all",
+            next_step=f"lower {_EXECUTOR}.memory or {option}.memory",
+        )
     return notes
 
 
@@ -412,11 +489,18 @@ def _answer_within(seconds: float, ask: Callable[[], T]) -> T:
     return answer.result(seconds)
 
 
-def findings(environ: Mapping[str, str], values: Mapping[str, str]) -> Iterator[CmssparkError]:
-    """Yield what a run on YARN with these Spark options would be refused for."""
+def findings(environ: Mapping[str, str], settings: Settings) -> Iterator[CmssparkError]:
+    """Yield what ``run_spark JOB --yarn`` would be refused for before it starts."""
+    request = split(["--yarn"], lambda _: None)
+    host = this_host(environ)
+    options = layered(request, settings, host, choose_profile(request, settings), "client")
+    chosen = {name: chosen.value for name, chosen in options.chosen.items()}
+    values = {**cluster_defaults(host.spark.home, environ), **chosen}
     for check in (
-        lambda: check_queue(values.get("spark.yarn.queue"), environ),
+        lambda: yarn.check_nodes(environ),
+        lambda: check_queue(values, "client", environ),
         lambda: check_sizes(values, "client", environ),
+        lambda: lacking_service(values, environ),
         lambda: check_staging(values, environ, is_made=False),
     ):
         try:

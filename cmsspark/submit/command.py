@@ -233,7 +233,7 @@ def build(
             "--deploy-mode cluster runs it in one container there"
         )
         return replace(_in_this_process(request, host, job), notes=(note,))
-    options = _layered(request, settings, host, profile, mode, job, paths.events)
+    options = layered(request, settings, host, profile, mode, job, paths.events)
     master = options.get("spark.master") or ""
     _check_master(master, mode)
     own_files = paths.ship_own(job) if job is not None and job.is_own else OwnFiles()
@@ -336,16 +336,16 @@ def _check_master(master: str, mode: Mode) -> None:
         )
 
 
-def _layered(
+def layered(
     request: Request,
     settings: Settings,
     host: Host,
     profile: Profile,
     mode: Mode,
-    job: Job | None,
-    events: str | None,
+    job: Job | None = None,
+    events: str | None = None,
 ) -> Options:
-    """Return all layers, the lowest first."""
+    """Return all layers of a run's options, the lowest first."""
     options = Options()
     if job is not None:
         options.set_option("spark.app.name", f"cmsspark-{job.name}", BUILT_IN)

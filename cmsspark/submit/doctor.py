@@ -373,7 +373,7 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
             f"{folder} requires Kerberos: {error.problem}; {error.found}",
             error.next_step or "",
         )
-    if is_wanted and (refusals := list(cluster_checks.findings(environ, settings.spark))):
+    if is_wanted and (refusals := list(cluster_checks.findings(environ, settings))):
         return _failed("cluster", refusals[0])
     return Diagnosis("cluster", OK, folder)
 

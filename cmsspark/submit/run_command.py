@@ -136,6 +136,8 @@ _VAGUE_CODES: Final = (1, Exit.BUG)
 #: from the one before. A job may ask for executors minutes after it began. Two that fail
 #: one after the other are seen before Spark gives up after the third.
 LOOKS_S: Final = (20.0, *(15.0,) * 40, *(60.0,) * 20)
+#: Seconds after which it is said why YARN has not started an application.
+_WORD_S: Final = 30.0
 #: Containers that may fail for a reason while others run.
 _BAD_NODES: Final = 3
 _TAIL_LETTERS: Final = 65_536
@@ -193,7 +195,8 @@ def run(
             has_job=command.mode != "cluster",
         )
         look = functools.partial(_look_at_master, application, {**environ, **command.env})
-        outcome = _wait(child, application, command.start_within, look)
+        say_why = functools.partial(_say_wait, application, {**environ, **command.env})
+        outcome = _wait(child, application, command.start_within, look, say_why)
         if isinstance(outcome, CmssparkError):
             _end_application(child, application, command, environ)
         elif outcome is None:
@@ -306,15 +309,18 @@ def _wait(
     application: Application | None,
     start_within: float,
     look: Callable[[], CmssparkError | None],
+    say_why: Callable[[], None],
 ) -> int | CmssparkError | None:
     """Return the child's exit code; None where its application did not start in time,
-    and the reason that ``look`` finds where it runs and gets no executor.
+    and the reason that ``look`` finds where it runs and gets no executor. ``say_why`` says
+    why it has not started yet.
     """
     if application is None:
         return child.wait()
     end = time.monotonic() + start_within
     looks = iter(LOOKS_S)
     next_look = math.inf
+    next_word = time.monotonic() + _WORD_S
     while True:
         try:
             return child.wait(1)
@@ -323,6 +329,9 @@ def _wait(
             if not application.has_started:
                 if now > end:
                     return None
+                if now > next_word:
+                    say_why()
+                    next_word = now + _WORD_S
                 continue
             if next_look == math.inf:
                 next_look = now + next(looks)
@@ -333,6 +342,18 @@ def _wait(
                 if seconds is None:
                     return child.wait()
                 next_look = now + seconds
+
+
+def _say_wait(application: Application | None, environ: Mapping[str, str]) -> None:
+    """Say why YARN has not started an application yet; once for each reason."""
+    if application is None or application.id is None:
+        return
+    text = diagnostics(environ, application.id)
+    # Without the time: [Sat Nov 28 14:10:00 +0000 2026] …
+    reason = text.partition("] ")[2] or text
+    if reason and reason != application.wait_reason:
+        application.wait_reason = reason
+        write_note(f"{application.id} waits for YARN: {' '.join(reason.split())[:300]}")
 
 
 def _look_at_master(
@@ -404,8 +425,10 @@ def _end_on_yarn(
     last error of the container that failed.
     """
     job_code = watch.status or application.job_code
+    # Spark's client marks the ends of lines.
+    diagnostics_text = application.diagnostics.replace(" | ", "\n")
     reason = (
-        refusal(f"{application.diagnostics}\n{watch.tail}")
+        refusal(f"{diagnostics_text}\n{watch.tail}")
         if code != 0 and job_code in (None, *_VAGUE_CODES)
         else None
     )
@@ -424,9 +447,10 @@ def _end_on_yarn(
     write_note(
         f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is given'}"
     )
-    refused = _show_last_error(application.id, command, environ)
-    if job_code in (None, *_VAGUE_CODES):
-        reason = reason or refused
+    # What is known needs no look at the logs, which takes a JVM and the nodes' hand-over.
+    if reason is None:
+        refused = _show_last_error(application.id, command, environ)
+        reason = refused if job_code in (None, *_VAGUE_CODES) else None
     if reason is not None:
         write_note(reason.text())
         return int(reason.exit_code)

@@ -4,6 +4,7 @@ and why it failed.
 
 from __future__ import annotations
 
+import getpass
 import html
 import os
 import re
@@ -17,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from cmsspark.base.errors import Exit, NotReady
 
@@ -138,27 +140,44 @@ def smallest_node(environ: Mapping[str, str]) -> int | None:
     return min(node_sizes(environ), default=None)
 
 
-def queues(environ: Mapping[str, str]) -> set[str] | None:
-    """Return the names and paths of the queues of YARN's capacity scheduler; None if its
+@dataclass(frozen=True)
+class Queue:
+    """A queue of YARN's capacity scheduler."""
+
+    path: str
+    is_leaf: bool
+    #: RUNNING, STOPPED or DRAINING.
+    state: str
+    #: Its largest share of the cluster, 0 to 1.
+    largest_share: float
+
+
+def queues(environ: Mapping[str, str]) -> dict[str, Queue] | None:
+    """Return the queues of YARN's capacity scheduler by name and by path; None if its
     pages do not say, and for schedulers that make queues as they are named.
     """
 
-    def all_names(answer: Any) -> set[str] | None:
+    def all_queues(answer: Any) -> dict[str, Queue] | None:
         root = answer["scheduler"]["schedulerInfo"]
-        all_queues = list(_queues_below(root))
+        entries = list(_queues_below(root))
         makes_queues = any(
-            str(queue.get("autoCreationEligibility", "off")) != "off" for queue in all_queues
+            str(entry.get("autoCreationEligibility", "off")) != "off" for entry in entries
         )
         if root["type"] != "capacityScheduler" or makes_queues:
             return None
         return {
-            str(queue[key])
-            for queue in all_queues
+            str(entry[key]): Queue(
+                str(entry.get("queuePath", "")),
+                not (entry.get("queues") or {}).get("queue"),
+                str(entry.get("state", "RUNNING")),
+                float(entry.get("absoluteMaxCapacity", 100)) / 100,
+            )
+            for entry in entries
             for key in ("queueName", "queuePath")
-            if queue.get(key)
+            if entry.get(key)
         }
 
-    return _answer(environ, "scheduler", all_names)
+    return _answer(environ, "scheduler", all_queues)
 
 
 def _queues_below(queue: Any) -> Iterator[Any]:
@@ -177,7 +196,7 @@ def configured(environ: Mapping[str, str], name: str) -> str:
     properties = settings(environ)
     for page in pages(properties):
         with suppress(ConnectionLost, ValueError):
-            text = fetch_text(f"{page}/conf?name={name}", seconds=5)
+            text = fetch_text(_as_user(f"{page}/conf?name={name}", environ), seconds=5)
             values: dict[str, str] = dict(_PROPERTY.findall(text))
             return values.get(name, "")
     return properties.get(name, "")
@@ -208,7 +227,8 @@ def master_log(environ: Mapping[str, str], application: str) -> str:
     if logs is None:
         return ""
     with suppress(ConnectionLost, ValueError):
-        text: str = fetch_text(f"{logs}/stderr/?start=-{_LOG_BYTES}", seconds=5)
+        address = _as_user(f"{logs}/stderr/?start=-{_LOG_BYTES}", environ)
+        text: str = fetch_text(address, seconds=5)
         return html.unescape(text)
     return ""
 
@@ -220,8 +240,16 @@ def _answer(environ: Mapping[str, str], path: str, read: Callable[[Any], T]) -> 
 
     for page in pages(settings(environ)):
         with suppress(ConnectionLost, ValueError, KeyError, TypeError):
-            return read(fetch_json(f"{page}/ws/v1/cluster/{path}", seconds=5))
+            return read(fetch_json(_as_user(f"{page}/ws/v1/cluster/{path}", environ), seconds=5))
     return None
+
+
+def _as_user(address: str, environ: Mapping[str, str]) -> str:
+    """Return a page's address with the name of who asks: without one a YARN with access
+    lists shows neither diagnostics nor logs.
+    """
+    user = environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    return f"{address}{'&' if '?' in address else '?'}user.name={quote(user, safe='')}"
 
 
 def check_nodes(environ: Mapping[str, str]) -> None:
@@ -266,6 +294,8 @@ class Application:
     state: str | None = None
     page: str | None = None
     diagnostics: str = ""
+    #: Why YARN has not started it, as it was said last.
+    wait_reason: str = ""
     #: The container that ended badly last.
     failed: str | None = None
     began: float = field(default_factory=time.monotonic)

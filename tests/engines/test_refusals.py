@@ -24,6 +24,28 @@ TEXTS = {
         "me may not use the queue root.top",
         "--queue",
     ),
+    f"Failed to submit {ID} to YARN : Application {ID} submitted by user me to non-leaf queue : cms": (
+        78,
+        "the queue cms of YARN has queues below it",
+        "--queue",
+    ),
+    'AccessControlException: Permission denied: user=me, access=READ, inode="/spark/env.tar.gz":hdfs:hdfs:-rw-------': (
+        77,
+        "refuses me the right to READ",
+        "hdfs dfs -ls -d /spark/env.tar.gz",
+    ),
+    "Diagnostics: [2026-11-28 14:16:15.789]Failed to download resource { { hdfs://nn:8020/spark/env.tar.gz, "
+    "1795875357201, ARCHIVE, null },pending,[(container_1_2_01_000001)],28766428489515,DOWNLOADING} "
+    "org.apache.hadoop.yarn.exceptions.YarnException: Download and unpack failed": (
+        78,
+        "could not unpack",
+        "tar tzf",
+    ),
+    "java.io.IOException: Resource hdfs://nn:8020/spark/env.tar.gz changed on src filesystem - expected: 17, was: 18": (
+        75,
+        "was replaced",
+        "run it again",
+    ),
     "Queue root.night is STOPPED. Cannot accept submission of application: application_1_2": (
         75,
         "takes no more",

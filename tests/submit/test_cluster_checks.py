@@ -16,7 +16,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cmsspark.base.errors import CmssparkError, NotAllowed, SettingsError, UsageError
+from cmsspark.base.errors import (
+    CmssparkError,
+    NotAllowed,
+    NotReady,
+    SettingsError,
+    UsageError,
+)
 from cmsspark.submit import cluster_checks
 from cmsspark.submit.command import Command
 from cmsspark.submit.wrapper import run_spark
@@ -39,6 +45,9 @@ QUEUES = {
         "queue": [
             {"queueName": "default", "queuePath": "root.default"},
             {"queueName": "cms", "queuePath": "root.cms", "queues": {"queue": []}},
+            {"queueName": "halted", "queuePath": "root.halted", "state": "STOPPED"},
+            {"queueName": "small", "queuePath": "root.small", "absoluteMaxCapacity": 10},
+            {"queueName": "shut", "queuePath": "root.shut", "absoluteMaxCapacity": 0},
         ]
     },
 }
@@ -127,9 +136,13 @@ def test_a_folder_without_permission_is_77(
 # Queues, containers, services
 
 
+def asked_of(queue: str, **values: str) -> dict[str, str]:
+    return {"spark.yarn.queue": queue, **values}
+
+
 @pytest.mark.parametrize("queue", ["cms", "root.cms", "default"])
 def test_a_queue_that_is_there_is_taken(queue: str, environ: Mapping[str, str]) -> None:
-    cluster_checks.check_queue(queue, environ)
+    cluster_checks.check_queue(asked_of(queue), "client", environ)
 
 
 def test_a_queue_that_is_not_there_is_78_with_those_that_are(
@@ -137,16 +150,81 @@ def test_a_queue_that_is_not_there_is_78_with_those_that_are(
 ) -> None:
     with pytest.raises(SettingsError, match="YARN has no queue nope") as error:
         cluster_checks.checked(on_yarn("--queue", "nope"), environ)
-    assert "queues: cms, default, root" in str(error.value) and "--queue" in str(error.value)
+    assert "queues: root.cms, root.default, " in str(error.value)
+    assert "--queue" in str(error.value)
     # Where queues are made as they are named, and where nothing is known, YARN decides.
     for answer in (
         {**QUEUES, "type": "fairScheduler"},
         {**QUEUES, "autoCreationEligibility": "flexible"},
     ):
         pages.answers["/ws/v1/cluster/scheduler"] = {"scheduler": {"schedulerInfo": answer}}
-        cluster_checks.check_queue("nope", environ)
+        cluster_checks.check_queue(asked_of("nope"), "client", environ)
     del pages.answers["/ws/v1/cluster/scheduler"]
-    cluster_checks.check_queue("nope", environ)
+    cluster_checks.check_queue(asked_of("nope"), "client", environ)
+
+
+def test_a_queue_that_takes_nothing_is_refused_with_those_that_do(
+    environ: Mapping[str, str],
+) -> None:
+    with pytest.raises(NotReady, match="the queue halted of YARN takes no applic") as halted:
+        cluster_checks.checked(on_yarn("--queue", "halted"), environ)
+    assert "it is STOPPED" in str(halted.value) and "root.cms" in str(halted.value)
+    with pytest.raises(SettingsError, match="the queue root of YARN has queues below it"):
+        cluster_checks.checked(on_yarn("--queue", "root"), environ)
+
+
+@pytest.mark.parametrize(
+    ("queue", "mode", "role"),
+    [
+        ("small", "client", "executor"),
+        ("shut", "client", "executor"),
+        ("small", "cluster", "driver"),
+    ],
+)
+def test_a_queue_that_never_has_room_for_a_container_is_78(
+    queue: str, mode: str, role: str, environ: Mapping[str, str]
+) -> None:
+    # The cluster has 68 GiB, and small queues a tenth of that.
+    values = {"spark.executor.memory": "6g" if role == "driver" else "7g"}
+    values |= {"spark.driver.memory": "7g"}
+    with pytest.raises(SettingsError, match=f"never has room for the {role}") as error:
+        cluster_checks.check_queue(asked_of(queue, **values), mode, environ)
+    assert f"spark.{role}.memory" in str(error.value)
+    cluster_checks.check_queue(asked_of("cms", **values), mode, environ)
+
+
+def test_the_queue_of_the_sites_defaults_is_looked_at_too(
+    environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.yarn.queue halted\n")
+    with pytest.raises(NotReady, match="the queue halted"):
+        cluster_checks.checked(on_yarn(), {**environ, "SPARK_CONF_DIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mode", "fits"),
+    [
+        ([8], "client", True),
+        ([7], "client", False),
+        ([8], "cluster", False),
+        ([12], "cluster", True),
+        ([7, 5], "cluster", True),
+        ([7, 4], "cluster", False),
+        ([7, 1], "client", True),
+    ],
+)
+def test_a_driver_that_leaves_no_executor_room_is_78_before_anything_is_submitted(
+    nodes: list[int], mode: str, fits: bool, pages: Pages, environ: Mapping[str, str]
+) -> None:
+    # An executor takes 7 GiB, a driver 5 GiB, the master of a driver here 0.9 GiB.
+    pages.answers["/ws/v1/cluster/nodes"]["nodes"]["node"] = [node(size * GIB) for size in nodes]
+    asked = on_yarn("--deploy-mode", mode)
+    if fits:
+        cluster_checks.checked(asked, environ)
+        return
+    with pytest.raises(SettingsError, match="no room for an executor beside the") as error:
+        cluster_checks.checked(asked, environ)
+    assert f"{len(nodes)} node" in str(error.value) and "spark.executor.memory" in str(error.value)
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from cmsspark.settings import pseudonyms
 from cmsspark.sources.registry import RUCIO_SINCE
+from cmsspark.submit import yarn
 from cmsspark.submit.doctor import NOTE, OK, WRONG, Diagnosis, _served_pages, command, examine
 
 NEEDS = [
@@ -144,6 +145,21 @@ def test_a_cluster_that_the_settings_name_needs_its_configuration(tmp_path: Path
         findings(tmp_path, "profile: yarn\n", {"HADOOP_CONF_DIR": str(tmp_path)})["cluster"].state
         == OK
     )
+
+
+def test_a_cluster_is_asked_for_what_a_run_with_the_profiles_options_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("core-site.xml", "yarn-site.xml"):
+        (tmp_path / name).write_text("<configuration/>")
+    environ = {"HADOOP_CONF_DIR": str(tmp_path)}
+    # Executors of the profile take 7 GiB, which the settings do not say.
+    monkeypatch.setattr(yarn, "node_sizes", lambda environ: [6 << 30])
+    monkeypatch.setattr(yarn, "pages", lambda properties: ["http://rm:8088"])
+    small = findings(tmp_path, "profile: yarn\n", environ)["cluster"]
+    assert small.state == WRONG and "no node of YARN has room for the executor" in small.text
+    enough = "profile: yarn\nspark: {spark.executor.memory: 2g}\n"
+    assert findings(tmp_path, enough, environ)["cluster"].state == OK
 
 
 def test_a_cluster_with_kerberos_needs_a_ticket_or_a_keytab(tmp_path: Path) -> None:

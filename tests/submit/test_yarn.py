@@ -4,6 +4,7 @@ why it failed.
 
 from __future__ import annotations
 
+import getpass
 import http.server
 import json
 import os
@@ -97,7 +98,7 @@ def resource_manager() -> Iterator[tuple[str, dict[str, object]]]:
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            assert self.path == "/ws/v1/cluster/metrics"
+            assert self.path == f"/ws/v1/cluster/metrics?user.name={getpass.getuser()}"
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps(answers).encode())
@@ -214,6 +215,20 @@ def test_what_does_not_start_in_time_is_given_up(capfd: pytest.CaptureFixture[st
     assert f"submitted to YARN as {ID}" in said
     assert "YARN did not start the application within 0 s" in said and "--start-within" in said
     assert "@yarn_" not in said
+
+
+def test_why_yarn_has_not_started_an_application_is_said_once_for_each_reason(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    limit = "Application is added to the scheduler and is not yet activated. Queue's AM limit"
+    reasons = iter([f"[Sat Nov 28 14:10:0{second}] {limit}" for second in range(3)] + ["other"])
+    monkeypatch.setattr(run_command, "diagnostics", lambda *_: next(reasons))
+    monkeypatch.setattr(run_command, "_WORD_S", -1.0)
+    text = f"echo '@yarn_Application report for {ID} (state: ACCEPTED)' >&2; sleep 5; exit 65"
+    assert run(on_yarn(text), os.environ) == 65
+    said = capfd.readouterr().err
+    assert said.count(f"{ID} waits for YARN: {limit}\n") == 1
+    assert said.count(f"{ID} waits for YARN: other\n") == 1
 
 
 @pytest.mark.usefixtures("time_passes_once_yarn_is_heard")
