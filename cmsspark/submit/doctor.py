@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -374,7 +374,9 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
             error.next_step or "",
         )
     if is_wanted and (refusals := list(cluster_checks.findings(environ, settings))):
-        return _failed("cluster", refusals[0])
+        first = _failed("cluster", refusals[0])
+        others = "".join(f"; also: {error.problem}" for error in refusals[1:])
+        return replace(first, text=f"{first.text}{others}")
     return Diagnosis("cluster", OK, folder)
 
 
