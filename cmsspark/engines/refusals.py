@@ -16,6 +16,7 @@ from cmsspark.base.errors import (
     CmssparkError,
     NotAllowed,
     NotReady,
+    OutputError,
     SettingsError,
 )
 from cmsspark.filesystems.hdfs import hdfs_damage
@@ -120,6 +121,13 @@ _REFUSALS: Final = (
         NotReady,
         "HDFS is in safe mode: nothing can be written",
         "run it again when it has left it: hdfs dfsadmin -safemode get",
+    ),
+    _rule(
+        r"\w*Quota\w*ExceededException\b[^\n]*? (?:of|of directory|on path :) (?P<path>/\S*) is exceeded[^\n]*",
+        OutputError,
+        "the quota of a folder on HDFS is used up: nothing more can be written there",
+        "remove what is not needed there, or ask for a larger one: hdfs dfs -count -q -h {path}",
+        where="{path}",
     ),
     _rule(
         r"Permission denied: user=(?P<user>[^,]+), access=(?P<access>READ\w*|EXECUTE), inode=\\?\"(?P<path>[^\"\\]+)",

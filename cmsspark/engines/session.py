@@ -61,13 +61,11 @@ _UNREACHED = re.compile(r"Failed to connect to (?:driver at )?/?([\w.-]+:\d+)")
 #: How Spark names a file that its own readers failed on, and an exception that led to another.
 _UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Details|\n|$)")
 #: What file systems say when there is no room, and where Spark could not write.
-_FULL = re.compile(
-    r"No space left on device|Disk quota exceeded|DSQuotaExceededException|NSQuotaExceededException"
-)
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|[DN]SQuotaExceededException")
 _UNWRITTEN = re.compile(r"TASK_WRITE_FAILED\] Task failed while writing rows to (\S+?)\.?(?:\s|$)")
 #: Where Spark was when it wrote a result, and not shuffled rows.
 _WRITING = re.compile(
-    r"FileFormatWriter|FileFormatDataWriter|FileOutputCommitter|OutputWriter|WriteFilesExec|of /\S+ is exceeded"
+    r"FileFormatWriter|FileFormatDataWriter|FileOutputCommitter|OutputWriter|WriteFilesExec"
 )
 #: The filter of YARN's proxy may arrive while the server of Spark's page starts.
 _LOST_RACE = "ConcurrentModificationException"
@@ -187,6 +185,8 @@ def _not_written(text: str) -> errors.CmssparkError | None:
     """Return what Spark says of a disk that is full, and of a result that it cannot write."""
     full = _FULL.search(text)
     unwritten = _UNWRITTEN.search(text)
+    if unwritten is None and "QuotaExceededException" in text:
+        return None  # the table of refusals names the folder
     if full or unwritten:
         causes = _CAUSE.findall(text)
         is_store = bool(unwritten or _WRITING.search(text))

@@ -46,6 +46,23 @@ TEXTS = {
         "was replaced",
         "run it again",
     ),
+    "org.apache.hadoop.hdfs.protocol.NSQuotaExceededException: The NameSpace quota (directories and files) of directory "
+    "/user/me is exceeded: quota=1 file count=16": (
+        73,
+        "the quota of a folder",
+        "-count -q -h /user/me",
+    ),
+    'RPCError("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "The DiskSpace quota of /cms/x is exceeded: '
+    "quota = 1000 B = 1000 B but diskspace consumed = 29982841 B = 28.59 MB": (
+        73,
+        "the quota of a folder",
+        "-count -q -h /cms/x",
+    ),
+    "QuotaByStorageTypeExceededException: Quota by storage type : DISK on path : /cms is exceeded. quota = 1 GB": (
+        73,
+        "the quota of a folder",
+        "-count -q -h /cms",
+    ),
     "Queue root.night is STOPPED. Cannot accept submission of application: application_1_2": (
         75,
         "takes no more",
