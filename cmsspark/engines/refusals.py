@@ -153,6 +153,26 @@ _REFUSALS: Final = (
         where="{path}",
     ),
     _rule(
+        r"(?P<path>/\S*bin/java): (?:No such file or directory|Permission denied|not found)",
+        SettingsError,
+        "the nodes have no Java of that name",
+        "name one that they have: --conf spark.yarn.appMasterEnv.JAVA_HOME=DIR --conf spark.executorEnv.JAVA_HOME=DIR",
+        where="{path}",
+    ),
+    _rule(
+        r"UnsupportedClassVersionError[^\n]*|Unrecognized option: --add-\S+",
+        SettingsError,
+        "the nodes' Java is too old for this Spark",
+        "name another one of theirs (Spark 4: Java 17): --conf spark.yarn.appMasterEnv.JAVA_HOME=DIR "
+        "--conf spark.executorEnv.JAVA_HOME=DIR",
+    ),
+    _rule(
+        r"InvalidLabelResourceRequestException[^\n]*",
+        SettingsError,
+        "YARN has no such node label, or the queue may not use it",
+        "correct spark.yarn.am.nodeLabelExpression and spark.yarn.executor.nodeLabelExpression, or leave them out",
+    ),
+    _rule(
         r"PYTHON_VERSION_MISMATCH[^\n]*|Python in worker has different version[^\n]*",
         SettingsError,
         "the nodes' Python has another version than the driver's",
@@ -215,6 +235,27 @@ _REFUSALS: Final = (
         NotReady,
         "an administrator or user ended the application",
         "ask who ended it and why, then run it again",
+    ),
+    _rule(
+        r"RpcException: RPC response (?:has a length of \d+ )?exceeds maximum data length[^\n]*"
+        r"|RpcNoSuchProtocolException: Unknown protocol[^\n]*",
+        SettingsError,
+        "an address in Hadoop's configuration is that of another server, or of a web page",
+        "correct fs.defaultFS in core-site.xml (port 8020, and not 9870) or "
+        "yarn.resourcemanager.address in yarn-site.xml (8032, and not 8088)",
+    ),
+    _rule(
+        r"Incomplete HDFS URI, no host: (?P<path>\S+)",
+        SettingsError,
+        "a location without a server is on HDFS, and Hadoop's configuration names no HDFS",
+        "set fs.defaultFS in core-site.xml of HADOOP_CONF_DIR, or write hdfs://SERVER/…",
+        where="{path}",
+    ),
+    _rule(
+        r"IllegalArgumentException: java\.net\.UnknownHostException: (?P<host>[\w.-]+)",
+        SettingsError,
+        "Hadoop's configuration names a server that is not known here: {host}",
+        "if it is a name service, fetch the cluster's hdfs-site.xml into HADOOP_CONF_DIR; else correct the name",
     ),
     # Last: a container that is gone leaves these words, too, beside those of its end.
     _rule(

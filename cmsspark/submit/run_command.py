@@ -24,7 +24,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from cmsspark.apps.monitor import spark_watch
-from cmsspark.base.errors import CmssparkError, Exit
+from cmsspark.base.errors import CmssparkError, Exit, SettingsError
 from cmsspark.engines.refusals import refusal
 from cmsspark.submit.command import JAVA_OPTIONS, Command, with_env
 from cmsspark.submit.host import write_note
@@ -144,7 +144,11 @@ _TAIL_LETTERS: Final = 65_536
 #: The end of a line that is looked at. A refusal by Kubernetes takes some 2,000 bytes.
 _LINE_BYTES: Final = 8_192
 _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
-_CLIENT_SAID: Final = re.compile(r'^Exception in thread "main" (io\.fabric8.*)', re.MULTILINE)
+#: How spark-submit tells that it failed itself, and not the job or the application.
+_SUBMIT_SAID: Final = re.compile(
+    r'^Exception in thread "main" (?!\S*(?:SparkUserAppException|SparkException: Application))(\S.*)',
+    re.MULTILINE,
+)
 _UNRESOLVED: Final = re.compile(rb"(?:unresolved dependency|download failed): ([^\s\]!]+?)[:!]")
 
 
@@ -256,11 +260,10 @@ def _final_code(
             if application is not None
             else kubernetes_refusal(watch.tail, command.options.get("spark.master") or "")
         )
+        reason = reason or _submit_failure(watch.tail)
         if reason is not None:
             write_note(reason.text())
             return int(reason.exit_code)
-    if code != 0 and command.is_on_kubernetes and (error := _CLIENT_SAID.findall(watch.tail)):
-        write_note(f"spark-submit ended with {code}: {error[-1][:600]}")
     if (
         application is not None
         and application.id
@@ -278,6 +281,20 @@ def _final_code(
             write_note(reason.text())
             return int(reason.exit_code)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
+
+
+def _submit_failure(text: str) -> CmssparkError | None:
+    """Return the error (78) of a spark-submit that failed before a job began; None where
+    it did not fail itself.
+    """
+    said = _SUBMIT_SAID.findall(text)
+    if not said:
+        return None
+    return SettingsError(
+        "spark-submit failed before the job began",
+        found=said[-1][:300],
+        next_step="check the cluster's configuration in HADOOP_CONF_DIR, and Spark's options: --explain shows them",
+    )
 
 
 def _measured(command: Command, environ: Mapping[str, str], measure: RunMeasure) -> Command:
@@ -433,6 +450,8 @@ def _end_on_yarn(
         else None
     )
     if application.id is None or application.state is None:
+        if code in _VAGUE_CODES and job_code is None:
+            reason = reason or _submit_failure(watch.tail)
         if reason is not None:
             # The client refused it, or YARN did: there are no logs.
             write_note(reason.text())

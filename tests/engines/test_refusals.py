@@ -63,6 +63,42 @@ TEXTS = {
         "the quota of a folder",
         "-count -q -h /cms",
     ),
+    'Exception in thread "main" org.apache.hadoop.ipc.RpcException: RPC response has a length of 1213486160 exceeds '
+    "maximum data length": (78, "is that of another server", "fs.defaultFS"),
+    'Exception in thread "main" org.apache.hadoop.ipc.RpcNoSuchProtocolException: Unknown protocol: org.apache.hadoop.'
+    "yarn.api.ApplicationClientProtocolPB": (
+        78,
+        "is that of another server",
+        "yarn.resourcemanager.address",
+    ),
+    "java.io.IOException: Incomplete HDFS URI, no host: hdfs:///spark/environment.tar.gz": (
+        78,
+        "names no HDFS",
+        "fs.defaultFS",
+    ),
+    "java.lang.IllegalArgumentException: java.net.UnknownHostException: analytix": (
+        78,
+        "not known here: analytix",
+        "hdfs-site.xml",
+    ),
+    "Last 4096 bytes of stderr :\n/bin/bash: line 1: /no/java/bin/java: No such file or directory\n": (
+        78,
+        "no Java of that name",
+        "spark.executorEnv.JAVA_HOME",
+    ),
+    "java.lang.UnsupportedClassVersionError: org/apache/spark/deploy/yarn/ExecutorLauncher has been compiled by a more "
+    "recent version of the Java Runtime (class file version 61.0)": (
+        78,
+        "Java is too old",
+        "spark.yarn.appMasterEnv.JAVA_HOME",
+    ),
+    "Unrecognized option: --add-modules=jdk.incubator.vector\nError: Could not create the Java Virtual Machine.": (
+        78,
+        "Java is too old",
+        "spark.yarn.appMasterEnv.JAVA_HOME",
+    ),
+    "InvalidLabelResourceRequestException: Invalid resource request, node label not enabled but request contains label "
+    "expression": (78, "no such node label", "nodeLabelExpression"),
     "Queue root.night is STOPPED. Cannot accept submission of application: application_1_2": (
         75,
         "takes no more",

@@ -477,6 +477,25 @@ def test_a_script_that_lacks_python_or_a_module_on_the_nodes_ends_with_78(
     assert re.sub(pattern.replace("\\\\", "\\"), r"\1\2", lost) == marked
 
 
+@pytest.mark.parametrize("submitted", [True, False])
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_a_spark_submit_that_fails_itself_is_78_with_what_it_said(
+    mode: str, submitted: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"@yarn_Submitting application {ID}"] if submitted else []
+    lines += ['Exception in thread "main" java.lang.IllegalStateException: none of its kind']
+    built = says(*lines, "\tat org.apache.spark.X.y(X.scala:1)", mode=mode)
+    assert run(built, os.environ) == 78
+    told = capfd.readouterr().err
+    assert "found: java.lang.IllegalStateException: none of its kind" in told
+    assert "HADOOP_CONF_DIR" in told and "ended as None" not in told
+
+
+def test_a_script_that_ends_with_1_is_no_failure_of_spark_submit() -> None:
+    said = 'Exception in thread "main" org.apache.spark.SparkUserAppException: User application exited with 1'
+    assert run(says(said, mode="client"), os.environ) == 1
+
+
 def test_the_jobs_own_code_is_kept_whatever_else_was_said(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
