@@ -42,6 +42,8 @@ AREAS: Final = (
         "ProcessTreePythonRSSMemory",
     ),
     *("ProcessTreeOtherVMemory", "ProcessTreeOtherRSSMemory"),
+    # Cached blocks that found no room in memory; Spark has no area for them.
+    "DiskStorage",
 )
 #: Counts and times in ``ExecutorEntry.peaks``: numbers of collections, and milliseconds
 #: (``…Time``).
@@ -292,6 +294,11 @@ class RunMetrics(msgspec.Struct, omit_defaults=True):
     smallest_node_bytes: int | None = None
     #: Cores of the host that was sampled.
     host_cores: int | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the driver runs the tasks, too; executors of ``local-cluster`` do not."""
+        return self.master == "local" or self.master.startswith("local[")
 
     @property
     def engine_text(self) -> str:

@@ -121,8 +121,8 @@ def _measured(state_dir: Path, job: str) -> Iterator[str]:
     except (CmssparkError, OSError):
         yield "measured: nothing yet; run_spark measures each run, cmsspark lab advise then prints what to change"
         return
-    local = runs[0].master.startswith("local")
-    worst = find_worst(runs, "driver" if local else "executor")
+    is_local = runs[0].is_local
+    worst = find_worst(runs, "driver" if is_local else "executor")
     figures = [
         f"{name} {volume(size)}"
         for name, size in (

@@ -103,7 +103,7 @@ def executor_container(options: Mapping[str, str]) -> int | None:
     """Return all memory of an executor's container; None where there are no executors
     beside the driver.
     """
-    if options.get("spark.master", "").startswith("local"):
+    if options.get("spark.master", "").partition("[")[0] == "local":
         return None
     pyspark = size(options.get("spark.executor.pyspark.memory"), "m") or 0
     return heap(options, "executor") + overhead(options, "executor") + off_heap(options) + pyspark
@@ -115,7 +115,7 @@ def parallel_tasks(metrics: RunMetrics, stage: StageEntry | None = None) -> int:
     """
     first = (stage.submitted_ms if stage else None) or 0
     last = (stage.completed_ms if stage else None) or sys.maxsize
-    is_local = metrics.master.startswith("local") or metrics.engine == "processes"
+    is_local = metrics.is_local or metrics.engine == "processes"
     changes = []
     for entry in metrics.executors:
         begin, end = entry.added_ms or 0, entry.removed_ms or sys.maxsize

@@ -484,7 +484,7 @@ def _findings(before: RunMetrics, after: RunMetrics) -> Mapping[str, list[Findin
 
 
 def _shown(name: str, value: int) -> str:
-    if name.endswith(("_bytes", "Memory")):
+    if name in AREAS or name.endswith("_bytes"):
         return str(volume(value))
     return f"{value / 1000:,.1f} s" if name.endswith("_ms") else f"{value:,}"
 

@@ -114,6 +114,18 @@ def test_the_worst_executor_of_all_runs_counts_and_the_driver_is_none_of_them() 
     assert of("executor heap", runs[0]).confidence == "medium"
 
 
+def test_a_trouble_that_other_options_ended_is_over() -> None:
+    before = measured(heap=3 * GIB, spilled=GIB)
+    before.options["spark.sql.shuffle.partitions"] = "4"
+    assert "tasks spilled" in of("executor heap", before).text
+    assert of("executor heap", measured(heap=3 * GIB), before).conf is None
+    killed = measured(heap=3 * GIB)
+    killed.findings = [Finding("container_killed", "killed (exit 137)", "executor 1", "")]
+    killed.options["spark.executor.memoryOverhead"] = "512m"
+    assert of("executor overhead", killed).conf == "spark.executor.memoryOverhead=768m"
+    assert "it was killed" not in of("executor overhead", measured(heap=3 * GIB), killed).formula
+
+
 def test_runs_with_another_heap_are_not_compared() -> None:
     other = measured(heap=8 * GIB)
     other.options["spark.executor.memory"] = "8g"
@@ -285,7 +297,7 @@ def test_the_command_prints_inputs_formula_confidence_and_the_option(
     run_metrics.write(run_metrics.run_file(tmp_path, "20260114T060000Z-1a2b3c"), smaller)
     done = CliRunner().invoke(command, ["lab", "advise", "some/job"], standalone_mode=False)
     assert (
-        "from 1 measured run (1 more had another heap, or no figures), the latest" in done.stdout
+        "from 1 measured run (1 more had other options, or no figures), the latest" in done.stdout
     )
     missing = CliRunner().invoke(command, ["lab", "advise", "other"], standalone_mode=False)
     assert getattr(missing.exception, "exit_code", None) == 66 and "runs of job" in str(

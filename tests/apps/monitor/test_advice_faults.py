@@ -16,7 +16,7 @@ from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.findings.advice import advise
 from cmsspark.main import command
 from cmsspark.store import lease, run_metrics
-from cmsspark.store.run_metrics import Finding, RunMetrics, TaskTotals
+from cmsspark.store.run_metrics import Finding, RunMetrics, StageEntry, TaskTotals
 from cmsspark.submit.explanation import memory_lines
 from cmsspark.submit.spark_options import Options
 from tests.apps.monitor.test_advice import GIB, MIB, measured, of
@@ -121,13 +121,62 @@ def test_a_heap_that_ran_out_grows_whatever_its_peak_was(where: str, grows: bool
         [Finding("heap_space", "no heap was left", where, "", "error")],
     )
     advice = of("executor heap", run)
-    assert (advice.conf == "spark.executor.memory=5g") is grows
+    # What it lacked is not known: twice as much tells more than 30 %.
+    assert (advice.conf == "spark.executor.memory=8g") is grows
     assert ("no heap was left" in advice.text) is grows
     run.executors[2].peaks.clear()
     run.executors[1].peaks.clear()
-    assert (of("executor heap", run).conf == "spark.executor.memory=5g") is grows, (
+    assert (of("executor heap", run).conf == "spark.executor.memory=8g") is grows, (
         "also without any peak"
     )
+
+
+def test_a_driver_on_a_cluster_grows_for_results_that_its_heap_did_not_take() -> None:
+    run = measured(heap=3 * GIB)
+    run.state = "FAILED"
+    run.options["spark.driver.memory"] = "1g"
+    run.findings = [Finding("heap_space", "no heap was left", "the driver's log", "", "error")]
+    confs = [entry.conf for entry in advise([run]) if entry.conf]
+    assert confs == ["spark.driver.memory=2g"], "and the executors stay"
+    after = measured(heap=3 * GIB)
+    after.options["spark.driver.memory"] = "2g"
+    after.state, after.findings = "FAILED", run.findings
+    assert "did not help" in of("driver heap", after, run).text
+    after.state, after.findings = "DONE", []
+    assert not [entry for entry in advise([after, run]) if entry.subject == "driver heap"]
+
+
+def test_executors_of_a_local_cluster_are_no_driver() -> None:
+    run = measured(heap=int(3.9 * GIB))
+    run.master = "local-cluster[2,4,4096]"
+    assert of("executor heap", run).conf == "spark.executor.memory=5g"
+    run.master = "local[2]"
+    assert of("driver heap", run).subject == "driver heap"
+
+
+def test_results_beyond_their_limit_have_one_by_their_size() -> None:
+    run = measured(heap=3 * GIB)
+    run.state = "FAILED"
+    run.findings = [Finding("max_result_size", "bigger than …", "stages", "", "error")]
+    # Of ten tasks four ended, with 400 MiB.
+    totals = TaskTotals(tasks=5, failed_tasks=1, result_bytes=400 << 20)
+    run.stages = [StageEntry(0, task_count=10, totals=totals)]
+    run.options["spark.driver.maxResultSize"] = "300m"
+    assert of("results", run).conf == "spark.driver.maxResultSize=1280m"
+    assert "aggregate" in of("results", run).text
+
+
+def test_a_cache_that_found_no_room_gets_what_it_takes_if_that_is_known() -> None:
+    run = measured(heap=3 * GIB, unified=2 * GIB, DiskStorage=GIB)
+    assert of("executor heap", run).conf is None, "blocks that were stored there on purpose"
+    run.findings = [Finding("cache_does_not_fit", "blocks …", "cache at", "")]
+    # 1.2 × 3 GiB / 0.6 + 300 MiB
+    assert of("executor heap", run).conf == "spark.executor.memory=6444m"
+    assert "cached blocks found no room" in of("executor heap", run).text
+    after = measured(heap=3 * GIB, unified=2 * GIB, DiskStorage=GIB)
+    after.options["spark.executor.memory"] = "6444m"
+    after.findings = run.findings
+    assert "did not help" in of("executor heap", after, run).text
 
 
 def test_without_peaks_and_times_nothing_is_said_to_fit() -> None:

@@ -65,6 +65,18 @@ def healthy() -> RunMetrics:
     return run
 
 
+def test_executors_that_end_with_their_application_are_no_finding() -> None:
+    """The driver needs some seconds to end, in which they get SIGTERM."""
+    run = healthy()
+    run.ended_ms = 60_000
+    run.executors[1].reason, run.executors[1].removed_ms = "Command exited with code 143", 58_000
+    assert find(run) == []
+    run.executors[1].removed_ms = 20_000
+    assert [finding.code for finding in find(run)] == ["container_killed"]
+    run.executors[1].removed_ms, run.failures = 58_000, {"ExecutorLostFailure: it is gone": 1}
+    assert [finding.code for finding in find(run)] == ["container_killed"]
+
+
 def test_a_healthy_run_has_no_finding() -> None:
     assert find(healthy()) == []
 

@@ -53,6 +53,8 @@ class Worst(Struct):
     other_processes: int = 0
     off_heap_used: int = 0
     direct: int = 0
+    #: Of cached blocks, those that found no room in memory.
+    cached_on_disk: int = 0
     gc_share: float = 0.0
     spilled: int = 0
     killed: bool = False
@@ -75,6 +77,7 @@ _PEAKS: Final = {
     "python": "ProcessTreePythonRSSMemory",
     "off_heap_used": "OffHeapUnifiedMemory",
     "direct": "DirectPoolMemory",
+    "cached_on_disk": "DiskStorage",
 }
 
 
@@ -91,16 +94,11 @@ def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
         # In local mode the driver runs the tasks, too.
         worst.heap_space = worst.heap_space or any(
             finding.code == "heap_space"
-            and (
-                run.master.startswith("local")
-                or (finding.where == "tasks") == (role == "executor")
-            )
+            and (run.is_local or (finding.where == "tasks") == (role == "executor"))
             for finding in run.findings
         )
         worst.spilled = max(worst.spilled, totals.disk_spilled_bytes)
-        worst.killed = worst.killed or any(
-            finding.code == "container_killed" for finding in run.findings
-        )
+        worst.killed = worst.killed or _has_finding(run, "container_killed")
         worst.heap = max(
             [worst.heap, *(sample.heap_bytes or 0 for sample in run.samples if role == "driver")]
         )
@@ -144,6 +142,8 @@ FAR_TOO_LARGE: Final = 4
 #: The peak of a heap that settles: where peaks fell with the heap most of them was garbage.
 SETTLED: Final = 0.75
 _LEAST_SLOPE: Final = 0.05
+#: A heap that had nothing left grows to so many times its size: what it lacked is not known.
+NO_HEAP_LEFT: Final = 2
 #: A change helped if a figure is below this share of what it was.
 HELPED: Final = 0.8
 #: Addresses that a Python worker with its libraries takes at least.
@@ -194,9 +194,7 @@ def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     worst = find_worst(alike, role)
     confidence = rate_confidence(alike)
     partitions = sizes.shuffle_partitions(latest.options)
-    cure = spill_cure(
-        [run for run in alike if sizes.shuffle_partitions(run.options) == partitions], role
-    )
+    cure = spill_cure(alike, role)
     skew = list(_skew(latest))
     if skew and cure is None:
         worst.spilled = 0  # more memory changes nothing for it
@@ -204,9 +202,14 @@ def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     settled = _settled_heap(runs, role, sizes.heap(latest.options, role), worst.heap)
     heap = _heap(worst, latest, role, confidence, cure, settled)
     heap = _within_node(heap, overhead, latest, role)
+    drivers = []
+    driver = find_worst(alike, "driver")
+    if role == "executor" and driver.heap_space:
+        # Tasks run elsewhere: its heap has results and broadcasts.
+        drivers.append(_heap(driver, latest, "driver", confidence))
     if skew:
         heap = heap.saying(f"{_written(sizes.heap(latest.options, role))}; keep it: {_SKEWED}")
-    advice = [*skew, heap, overhead, *_worker_limit(alike, role)]
+    advice = [*skew, *drivers, heap, overhead, *_results(latest), *_worker_limit(alike, role)]
     advice += [
         _fraction(worst, latest, role, confidence, heap),
         _off_heap(worst, latest, cure),
@@ -241,20 +244,29 @@ def _not_helpful(runs: Sequence[RunMetrics]) -> dict[str, str]:
     return texts
 
 
+#: What advice is against → the finding that says whether it is there.
+_CODES: Final = {
+    "cached": "cache_does_not_fit",
+    "full": "heap_space",
+    "killed": "container_killed",
+    "limit": "python_memory_limit",
+    "results": "max_result_size",
+}
+
+
 def _trouble(run: RunMetrics, aim: str) -> float:
     """Return how large a trouble of a run is, by the name of what advice is against."""
     if aim == "spilled":
         return run.totals.disk_spilled_bytes
     if aim == "garbage":
         return run.totals.gc_ms / run.totals.run_ms if run.totals.run_ms else 0.0
-    codes = {"killed": "container_killed", "full": "heap_space", "limit": "python_memory_limit"}
-    return float(any(finding.code == codes[aim] for finding in run.findings))
+    return float(_has_finding(run, _CODES[aim]))
 
 
 def _figure(aim: str, value: float) -> str:
     if aim == "spilled":
         return f"{volume(value)} spilled"
-    return f"{value:.0%} of GC" if aim == "garbage" else "it failed"
+    return f"{value:.0%} of GC" if aim == "garbage" else _CODES[aim]
 
 
 def _skew(run: RunMetrics) -> Iterator[Advice]:
@@ -276,12 +288,43 @@ def _skew(run: RunMetrics) -> Iterator[Advice]:
         return
 
 
+RESULT_OPTION: Final = "spark.driver.maxResultSize"
+
+
+def _results(run: RunMetrics) -> Iterator[Advice]:
+    """Yield the limit of results, where they were larger."""
+    if not _has_finding(run, "max_result_size"):
+        return
+    now = sizes.size(run.options.get(RESULT_OPTION)) or sizes.HEAP
+    # Of a stage that was ended by it some tasks had ended; the others give as much.
+    size = max(
+        (
+            stage.totals.result_bytes * stage.task_count // ended
+            for stage in run.stages
+            if (
+                ended := stage.totals.tasks - stage.totals.failed_tasks - stage.totals.killed_tasks
+            )
+            > 0
+        ),
+        default=0,
+    )
+    goal = sizes.as_option(max(2 * now, int(GROW_BY * size)))
+    yield Advice(
+        "results",
+        f"{_written(now)} → {goal}: they were larger; better aggregate, limit() or write them",
+        f"{RESULT_OPTION}={goal}",
+        f"results of the largest stage some {volume(size)}, by those of its tasks that ended",
+        "max(2 × the limit, 1.25 × the results)",
+        "low",
+        "results",
+    )
+
+
 def _worker_limit(runs: Sequence[RunMetrics], role: str) -> Iterator[Advice]:
     """Yield the limit of Python workers, where one got no memory."""
     latest = runs[0]
     limit = sizes.size(latest.options.get(WORKER_LIMIT), "m")
-    is_reached = any(finding.code == "python_memory_limit" for finding in latest.findings)
-    if not is_reached:
+    if not _has_finding(latest, "python_memory_limit"):
         return
     if limit is None:
         yield Advice(
@@ -302,12 +345,11 @@ def _worker_limit(runs: Sequence[RunMetrics], role: str) -> Iterator[Advice]:
 
 
 def alike_runs(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
-    """Return the runs that are compared: other options make other peaks, so only those
-    with today's heap.
+    """Return the runs that are compared: those with the options of the latest one, as other
+    options make other peaks, and end a trouble.
     """
     spark = _measured(runs)
-    heaps = [sizes.heap(run.options, _working_role(spark[0])) for run in spark]
-    return [run for run, heap in zip(spark, heaps, strict=True) if heap == heaps[0]]
+    return [run for run in spark if run.options == spark[0].options]
 
 
 def _measured(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
@@ -316,7 +358,7 @@ def _measured(runs: Sequence[RunMetrics]) -> list[RunMetrics]:
 
 def _working_role(run: RunMetrics) -> str:
     """Return which JVM works: in local mode the driver."""
-    return "driver" if run.master.startswith("local") else "executor"
+    return "driver" if run.is_local else "executor"
 
 
 def _settled_heap(runs: Sequence[RunMetrics], role: str, now: int, peak: int) -> int | None:
@@ -379,13 +421,21 @@ def _heap(
         inputs += f"; {cure}"
         formula += "; for spills: need of a task × tasks at once / fraction + 300 MB"
     basis = Advice(subject, f"{_written(now)} fits; keep it", None, inputs, formula, confidence)
+    of_cache = _cache_need(worst, run, fraction or sizes.FRACTION)
+    if of_cache > now:
+        reasons.append("cached blocks found no room in it")
+        inputs += f", cached blocks on disk {volume(worst.cached_on_disk)}"
+        formula += "; for a cache: 1.2 × (unified + on disk) / fraction + 300 MB"
     if reasons:
         of_tasks = cure.heap or 0 if cure else 0
-        goal = max(need, int(GROW_BY * now), of_tasks)
-        # What tasks spilled is known; how much more garbage or a full heap need is not:
-        # that goes in steps.
-        most = max(int((1 + MOST_STEP) * now), of_tasks)
+        known = max(of_tasks, of_cache)
+        # What tasks spilled and what was cached is known; how much more garbage needs is not:
+        # that goes in steps. Nor is what a heap lacked that had nothing left: twice as much.
+        step = NO_HEAP_LEFT if worst.heap_space else 1 + MOST_STEP
+        goal = max(need, int(GROW_BY * now), int(step * now) if worst.heap_space else 0, known)
+        most = max(int(step * now), known)
         aim = "full" if worst.heap_space else "spilled" if of_tasks else ""
+        aim = aim or ("cached" if of_cache > now else "")
         aim = aim or ("garbage" if worst.gc_share > GC_GROW else "")
         basis = structs.replace(basis, aim=aim)
         return _sized(basis, f"spark.{role}.memory", now, goal, " and ".join(reasons), most)
@@ -409,6 +459,19 @@ def _heap(
         option, is_known = f"spark.{role}.memory", settled is not None
         return _sized(basis, option, now, goal, reason, is_known=is_known)
     return basis
+
+
+def _cache_need(worst: Worst, run: RunMetrics, fraction: float) -> int:
+    """Return the heap that has room for what was cached; 0 where all had, or where it is
+    not known how much had not.
+    """
+    if not worst.cached_on_disk or not _has_finding(run, "cache_does_not_fit"):
+        return 0
+    return int(_HEADROOM * (worst.unified + worst.cached_on_disk) / fraction) + sizes.RESERVED
+
+
+def _has_finding(run: RunMetrics, code: str) -> bool:
+    return any(finding.code == code for finding in run.findings)
 
 
 def _written(count: int) -> str:
@@ -461,7 +524,7 @@ def _sized(
     if abs(size - now) < 0.05 * now or (goal < now) != (size < now):
         return basis
     if most:
-        step = f"; a step is at most {MOST_STEP:.0%}, measure again after it"
+        step = f"; a step is at most {most / now - 1:.0%}, measure again after it"
         basis = structs.replace(basis, formula=basis.formula + step)
     return basis.saying(f"{_written(now)} → {value}: {reason}", f"{option}={value}")
 
@@ -561,7 +624,7 @@ def _off_heap(worst: Worst, run: RunMetrics, cure: SpillCure | None) -> Advice:
 
 
 def _cores(worst: Worst, run: RunMetrics, heap: Advice) -> Advice:
-    if run.master.startswith("local"):
+    if run.is_local:
         return Advice(
             "cores", "of no effect: local mode uses the cores of this host (--master 'local[N]')"
         )
@@ -638,8 +701,8 @@ class Advice(Struct, frozen=True):
     formula: str = ""
     #: ``high``, ``medium``, ``low``, or ``none`` where nothing can be known.
     confidence: str = "none"
-    #: What it is against: ``spilled``, ``garbage``, ``killed``, ``full`` or ``limit``; empty
-    #: for what only fits better.
+    #: What it is against: ``spilled``, ``garbage`` or one of ``_CODES``; empty for what only
+    #: fits better.
     aim: str = ""
 
     def saying(self, text: str, conf: str | None = None) -> Advice:
@@ -690,7 +753,7 @@ def command(job: str, count: int, as_json: bool, settings_file: str | None) -> N
         return
     alike = alike_runs(runs)
     left_out_text = (
-        f" ({len(runs) - len(alike)} more had another heap, or no figures)"
+        f" ({len(runs) - len(alike)} more had other options, or no figures)"
         if 0 < len(alike) < len(runs)
         else ""
     )

@@ -43,8 +43,10 @@ PICKLED_SHARE: Final = 0.25
 MOVED_SHARE: Final = 0.1
 #: With a rise of the heap Python gets at least this share of it: the text that Py4J passed on.
 TOGETHER_SHARE: Final = 0.05
-#: A result has arrived when Python has not grown for so long.
+#: A result has arrived when Python has not grown for so long; on a host that others load,
+#: for so many times as long as its load is above its cores, at most four.
 REST_MS: Final = 4_000
+MOST_SLOWNESS: Final = 4.0
 #: Data are pickled before the next task starts, and in this time.
 PICKLING_MS: Final = 60_000
 #: Samples are dense where they are at most so far apart.
@@ -153,7 +155,7 @@ def _arrival(
     limit = begins[position] if position < len(begins) else None
     low: tuple[int, int] | None = None
     high = (0, 0)
-    grown_ms, is_seen = end, False
+    grown_ms, is_seen, rest_ms = end, False, REST_MS * _slowness(metrics)
     before_ms = max((s.at_ms for s in metrics.samples if s.at_ms < points[0][0]), default=begin)
     for at_ms, rss in points:
         gap = at_ms - before_ms
@@ -170,7 +172,7 @@ def _arrival(
             is_seen = True
         if low is None and not gap:
             low = (at_ms, rss)
-        if at_ms - max(end, grown_ms) > REST_MS + gap:
+        if at_ms - max(end, grown_ms) > rest_ms + gap:
             break
         if rss > high[1]:
             grown_ms = at_ms if rss > high[1] + _GROWS else grown_ms
@@ -182,6 +184,14 @@ def _arrival(
     if rise.bytes >= JUMP_BYTES and size >= share * rise.bytes:
         return rise
     return Rise(begin, end, 0, 0) if not is_seen and size >= RESULT_UNSEEN else None
+
+
+def _slowness(metrics: RunMetrics) -> float:
+    """Return how many times longer all takes because others load the host."""
+    loads = [sample.host_load for sample in metrics.samples if sample.host_load is not None]
+    if not loads or not metrics.host_cores:
+        return 1.0
+    return min(MOST_SLOWNESS, max(1.0, statistics.median(loads) / metrics.host_cores))
 
 
 def _collected(metrics: RunMetrics) -> Iterator[Finding]:
@@ -350,7 +360,7 @@ def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:
     for where, texts in texts_by_place:
         full = next((text for text in texts if OUT_OF_MEMORY.search(text)), None)
         if full is not None:
-            is_executor = where == "tasks" and not metrics.master.startswith("local")
+            is_executor = where == "tasks" and not metrics.is_local
             role = "executor" if is_executor else "driver"
             title = f"no heap was left: {full[:160]}"
             yield named("heap_space", title, where, "error", role=role)

@@ -10,7 +10,7 @@ from typing import Final
 
 from cmsspark.apps.monitor.findings import causes, named
 from cmsspark.base.text.terminal import pluralize
-from cmsspark.store.run_metrics import Finding, RunMetrics
+from cmsspark.store.run_metrics import ExecutorEntry, Finding, RunMetrics
 
 #: The option that limits the addresses of Python workers, of an executor together.
 WORKER_LIMIT: Final = "spark.executor.pyspark.memory"
@@ -32,6 +32,7 @@ _NO_FAILURES: Final = (
 )
 _OF_LOST: Final = ("ExecutorLostFailure", "Resubmitted", "FetchFailed")
 _SHOWN: Final = 200
+_ENDING_MS: Final = 10_000
 
 
 def failure_findings(metrics: RunMetrics) -> Iterator[Finding]:
@@ -76,7 +77,7 @@ def failure_findings(metrics: RunMetrics) -> Iterator[Finding]:
 def _texts(metrics: RunMetrics) -> Iterator[tuple[str, str]]:
     """Yield (where, text) of all that ended, what is nearest to the cause first."""
     for entry in metrics.executors:
-        if entry.reason and not _MEANT.search(entry.reason):
+        if entry.reason and not _is_meant(metrics, entry):
             yield f"executor {entry.executor} on {entry.host}", entry.reason
     for line in metrics.failures:
         yield "tasks", line
@@ -92,24 +93,30 @@ def _texts(metrics: RunMetrics) -> Iterator[tuple[str, str]]:
 
 def _lost(metrics: RunMetrics, severity: str) -> Iterator[Finding]:
     # One that had nothing to do and nothing to lose costs nothing.
-    if not any(line.startswith(_OF_LOST) for line in metrics.failures):
+    if not _lost_work(metrics):
         return
     for entry in metrics.executors:
-        # When an application ends, its executors go, too.
-        is_at_end = (
-            entry.removed_ms is not None
-            and metrics.ended_ms is not None
-            and entry.removed_ms >= metrics.ended_ms
-        )
-        if (
-            entry.removed_ms is None
-            or is_at_end
-            or not entry.reason
-            or _MEANT.search(entry.reason)
-        ):
+        if entry.removed_ms is None or not entry.reason or _is_meant(metrics, entry):
             continue
         if any(cause.search(entry.reason) for cause in causes().values()):
             continue
         title = f"lost: {' '.join(entry.reason.split())[:_SHOWN]}"
         yield named("lost_executor", title, f"executor {entry.executor} on {entry.host}", severity)
         return
+
+
+def _lost_work(metrics: RunMetrics) -> bool:
+    """Return whether an executor ended with tasks or data."""
+    return any(line.startswith(_OF_LOST) for line in metrics.failures)
+
+
+def _is_meant(metrics: RunMetrics, entry: ExecutorEntry) -> bool:
+    """Return whether somebody meant the end of an executor, or it went with its application:
+    in the last seconds, of which the driver needs some to end, and without work.
+    """
+    if _MEANT.search(entry.reason or ""):
+        return True
+    if entry.removed_ms is None or metrics.ended_ms is None:
+        return False
+    before_end = metrics.ended_ms - entry.removed_ms
+    return before_end <= (0 if _lost_work(metrics) else _ENDING_MS)

@@ -252,7 +252,7 @@ def find(metrics: RunMetrics) -> list[Finding]:
     findings = [finding for find_some in finders.values() for finding in find_some(metrics)]
     codes = {finding.code for finding in findings}
     # In local mode results lie in the heap in which tasks run.
-    in_heap = {"collected_to_driver"} if metrics.master.startswith("local") else set()
+    in_heap = {"collected_to_driver"} if metrics.is_local else set()
     explained = {**_CAUSES, "gc": _CAUSES["gc"] | in_heap}
     causes = [finding for finding in findings if not codes & explained.get(finding.code, set())]
     counts: dict[str, int] = {}

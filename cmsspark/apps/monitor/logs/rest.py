@@ -56,7 +56,10 @@ class RestPoller:
         if self._base is not None:
             with suppress(ConnectionLost, ValueError, KeyError, TypeError):
                 rows = fetch_json(f"{self._base}/allexecutors", _TIMEOUT_S)
+                earlier = {entry.executor: entry.peaks for entry in self.executors}
                 self.executors = [executor(row) for row in rows]
+                for entry in self.executors:
+                    merge_peaks(entry.peaks, earlier.get(entry.executor))
                 self.active_tasks = sum(
                     int(row.get("activeTasks", 0)) for row in rows if row.get("isActive", True)
                 )
@@ -113,6 +116,8 @@ def executor(row: Mapping[str, Any]) -> ExecutorEntry:
     entry = ExecutorEntry(str(row["id"]), host, int(row.get("totalCores", 0)), totals=totals)
     entry.reason = row.get("removeReason")
     merge_peaks(entry.peaks, row.get("peakMemoryMetrics"))
+    if disk_used := row.get("diskUsed"):
+        merge_peaks(entry.peaks, {"DiskStorage": disk_used})
     return entry
 
 
