@@ -173,6 +173,9 @@ def test_a_cache_that_found_no_room_gets_what_it_takes_if_that_is_known() -> Non
     # 1.2 × 3 GiB / 0.6 + 300 MiB
     assert of("executor heap", run).conf == "spark.executor.memory=6444m"
     assert "cached blocks found no room" in of("executor heap", run).text
+    unknown = measured(heap=3 * GIB, unified=2 * GIB)
+    unknown.findings = run.findings
+    assert of("executor heap", unknown).conf == "spark.executor.memory=5g", "a quarter more"
     after = measured(heap=3 * GIB, unified=2 * GIB, DiskStorage=GIB)
     after.options["spark.executor.memory"] = "6444m"
     after.findings = run.findings

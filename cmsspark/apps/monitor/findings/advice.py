@@ -428,12 +428,12 @@ def _heap(
         formula += "; for a cache: 1.2 × (unified + on disk) / fraction + 300 MB"
     if reasons:
         of_tasks = cure.heap or 0 if cure else 0
-        known = max(of_tasks, of_cache)
+        counted = max(of_tasks, of_cache)
         # What tasks spilled and what was cached is known; how much more garbage needs is not:
         # that goes in steps. Nor is what a heap lacked that had nothing left: twice as much.
         step = NO_HEAP_LEFT if worst.heap_space else 1 + MOST_STEP
-        goal = max(need, int(GROW_BY * now), int(step * now) if worst.heap_space else 0, known)
-        most = max(int(step * now), known)
+        goal = max(need, int(GROW_BY * now), int(step * now) if worst.heap_space else 0, counted)
+        most = max(int(step * now), counted)
         aim = "full" if worst.heap_space else "spilled" if of_tasks else ""
         aim = aim or ("cached" if of_cache > now else "")
         aim = aim or ("garbage" if worst.gc_share > GC_GROW else "")
@@ -462,11 +462,13 @@ def _heap(
 
 
 def _cache_need(worst: Worst, run: RunMetrics, fraction: float) -> int:
-    """Return the heap that has room for what was cached; 0 where all had, or where it is
-    not known how much had not.
+    """Return the heap that has room for what was cached, or a quarter more where it is not
+    known how much had none; 0 where all had.
     """
-    if not worst.cached_on_disk or not _has_finding(run, "cache_does_not_fit"):
+    if not _has_finding(run, "cache_does_not_fit"):
         return 0
+    if not worst.cached_on_disk:
+        return int(GROW_BY * sizes.heap(run.options, _working_role(run)))
     return int(_HEADROOM * (worst.unified + worst.cached_on_disk) / fraction) + sizes.RESERVED
 
 
