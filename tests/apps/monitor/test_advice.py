@@ -126,6 +126,20 @@ def test_a_trouble_that_other_options_ended_is_over() -> None:
     assert "it was killed" not in of("executor overhead", measured(heap=3 * GIB), killed).formula
 
 
+def test_partitions_shrink_only_if_nothing_joins_tiny_ones() -> None:
+    run = measured(heap=3 * GIB)
+    run.options |= {"spark.sql.shuffle.partitions": "3000"}
+    run.executors[2].cores = 4
+    run.stages = [StageEntry(1, totals=TaskTotals(shuffle_read_bytes=GIB))]
+    run.findings = [Finding("tiny_tasks", "3,000 tasks of 5 ms", "stage 1", "")]
+    assert of("partitions", run).conf is None, "adaptive execution does"
+    run.options["spark.sql.adaptive.enabled"] = "false"
+    assert of("partitions", run).conf == "spark.sql.shuffle.partitions=8"
+    assert "adaptive" not in of("partitions", run).text
+    run.findings = []
+    assert of("partitions", run).conf is None, "tasks that work"
+
+
 def test_runs_with_another_heap_are_not_compared() -> None:
     other = measured(heap=8 * GIB)
     other.options["spark.executor.memory"] = "8g"

@@ -142,6 +142,9 @@ FAR_TOO_LARGE: Final = 4
 #: The peak of a heap that settles: where peaks fell with the heap most of them was garbage.
 SETTLED: Final = 0.75
 _LEAST_SLOPE: Final = 0.05
+#: Smaller changes are none: memory that fits is not worth another run.
+LEAST_GROW: Final = 0.05
+LEAST_SHRINK: Final = 0.125
 #: A heap that had nothing left grows to so many times its size: what it lacked is not known.
 NO_HEAP_LEFT: Final = 2
 #: A change helped if a figure is below this share of what it was.
@@ -251,6 +254,7 @@ _CODES: Final = {
     "killed": "container_killed",
     "limit": "python_memory_limit",
     "results": "max_result_size",
+    "tiny": "tiny_tasks",
 }
 
 
@@ -523,7 +527,8 @@ def _sized(
         basis = structs.replace(basis, formula=basis.formula + step)
     value = _rounded(now, goal, most)
     size = sizes.size(value) or 0
-    if abs(size - now) < 0.05 * now or (goal < now) != (size < now):
+    least = LEAST_SHRINK if goal < now else LEAST_GROW
+    if abs(size - now) < least * now or (goal < now) != (size < now):
         return basis
     if most:
         step = f"; a step is at most {most / now - 1:.0%}, measure again after it"
@@ -669,11 +674,15 @@ def _partitions(
         goal, reason = max(goal, cure.partitions), "tasks that spilled need less each"
         inputs += f"; {cure}"
         formula = f"max({formula}; need of a task × tasks / memory of a task)"
-    fit = f"{now} fit; keep them (adaptive execution joins small ones)"
+    is_adaptive = sizes.is_adaptive(latest.options)
+    fit = f"{now} fit; keep them{' (adaptive execution joins small ones)' if is_adaptive else ''}"
     basis = Advice("partitions", fit, None, inputs, formula, "medium")
-    if goal > now:
+    is_tiny = _has_finding(latest, "tiny_tasks") and not is_adaptive
+    if goal > now or (goal < now and is_tiny):
+        reason = reason if goal > now else "their tasks do almost nothing, and nothing joins them"
         basis = basis.saying(f"{now} → {goal}: {reason}", f"spark.sql.shuffle.partitions={goal}")
-        basis = structs.replace(basis, aim="spilled" if cure is not None else "")
+        aim = "tiny" if goal < now else "spilled" if cure is not None else ""
+        basis = structs.replace(basis, aim=aim)
     yield basis
     if cure is not None and cure.partition_bytes is not None:
         size = sizes.as_option(cure.partition_bytes - cure.partition_bytes % MIB or MIB, MIB)
