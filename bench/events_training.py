@@ -22,8 +22,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -103,8 +105,10 @@ def seconds_of(step: Callable[[], Any], repeats: int) -> float:
     return (time.perf_counter() - began) / repeats
 
 
-def our_step(batch: int, particles: int, repeats: int) -> float:
-    """Seconds of the compiled loss and gradients of the inclusive network, data on the device."""
+def our_step(batch: int, particles: int, repeats: int, last_state: Any) -> float:
+    """Seconds of the compiled loss and gradients of the inclusive network, data on the
+    device, where ``last_state`` computes the GRU.
+    """
     import jax
     import optax
 
@@ -119,7 +123,8 @@ def our_step(batch: int, particles: int, repeats: int) -> float:
     @jax.jit
     def step(weights: Any, hlf: Any, sequence: Any, label: Any) -> Any:
         def loss(weights: Any) -> Any:
-            scores = logits("inclusive", weights, hlf, sequence)
+            with patch("cmsspark.apps.events.gru.last_state", last_state):
+                scores = logits("inclusive", weights, hlf, sequence)
             return optax.softmax_cross_entropy_with_integer_labels(scores, label).mean()
 
         changes = jax.grad(loss)(weights)
@@ -157,40 +162,57 @@ def torch_step(batch: int, particles: int, repeats: int) -> float | None:
     return seconds_of(call, repeats)
 
 
+def shown(seconds: Callable[[], float | None]) -> str:
+    """A time in ms, or why there is none: one that fails must not end the others."""
+    try:
+        measured = seconds()
+    except Exception as error:
+        return f"failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return "not installed" if measured is None else f"{1000 * measured:.2f} ms"
+
+
+def measure_loop(sample: Path, output: Path, batch: int) -> float:
+    """Print the speed of each epoch of the documented loop, and return its mean step in
+    the last one.
+    """
+    from cmsspark.apps.events.network_training import Training, train
+
+    training, began = (
+        Training("inclusive", epochs=3, batch=batch, patience=99),
+        time.perf_counter(),
+    )
+    train(sample, output, training, log=lambda text: print(f"  {text}", flush=True))
+    text = (output / "training_log.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    first = time.perf_counter() - began - sum(line["seconds"] for line in lines[1:])
+    for line in lines:
+        rate = line["events_per_second"]
+        step = f"{rate:>9,.0f} events/s, {1000 * batch / rate:>8.2f} ms a step"
+        print(f"batch {batch:>5}, epoch {line['epoch']}, by the {line['gru']}: {step}")
+    print(f"  with the input, which is made once, epoch 1 took {first:.1f} s")
+    return float(batch / lines[-1]["events_per_second"])
+
+
 def measure_device(events: int, particles: int, sizes: list[int], repeats: int) -> None:
     """Print the speed of the documented loop by batch size, and of what it consists of."""
     import jax
 
     from cmsspark.apps.events import gru
-    from cmsspark.apps.events.network_training import Training, train
 
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}, {os.cpu_count()} cores")
-    print("GRU:", "the kernel" if gru.has_kernel() else "the scan", flush=True)
+    reason = gru.scan_reason(len(TOPOLOGY.columns))
+    print("GRU by the kernel" if reason is None else f"GRU by the scan: {reason}", flush=True)
+    ways = {"scan": gru.by_scan} if reason else {"kernel": gru.by_kernel, "scan": gru.by_scan}
     with tempfile.TemporaryDirectory(prefix="bench-training-") as name:
         sample = Path(name, "sample")
         make_sample(sample, events, particles)
         for batch in sizes:
             output = Path(name, f"output-{batch}")
-            training = Training("inclusive", epochs=3, batch=batch, patience=99)
-            began = time.perf_counter()
-            train(sample, output, training)
-            lines = (output / "training_log.jsonl").read_text(encoding="utf-8").splitlines()
-            rounds = [json.loads(line) for line in lines]
-            first = time.perf_counter() - began - sum(line["seconds"] for line in rounds[1:])
-            for line in rounds:
-                rate = line["events_per_second"]
-                print(
-                    f"batch {batch:>5}, epoch {line['epoch']}: {rate:>9,.0f} events/s, "
-                    f"{1000 * batch / rate:>8.2f} ms a step"
-                )
-            print(f"  with the input, which is made once, epoch 1 took {first:.1f} s")
-            print(f"  compiled step alone: {1000 * our_step(batch, particles, repeats):.2f} ms")
-            theirs = torch_step(batch, particles, repeats)
-            print(
-                "  PyTorch is not installed"
-                if theirs is None
-                else f"  PyTorch's GRU: {1000 * theirs:.2f} ms"
-            )
+            print(f"  loop: {shown(partial(measure_loop, sample, output, batch))}")
+            for way, compute in ways.items():
+                step = partial(our_step, batch, particles, repeats, compute)
+                print(f"  compiled step alone, by the {way}: {shown(step)}")
+            print(f"  PyTorch's GRU: {shown(partial(torch_step, batch, particles, repeats))}")
             bound = 2 * particles * DEPENDENT_STEP_MICROSECONDS / 1000
             print(f"  bound of dependent steps on an H200: {bound:.2f} ms", flush=True)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -288,6 +288,15 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
+class _Problem(NamedTuple):
+    """What is wrong with a definition, and the key that has it."""
+
+    text: str
+    key: tuple[str, ...] = ()
+    found: object = None
+    next_step: str | None = None
+
+
 class _Checks:
     """The checks of one definition."""
 
@@ -302,187 +311,149 @@ class _Checks:
         }
 
     def check(self) -> None:
+        """Raise the first problem as a SettingsError (78) with file and line."""
+        for text, key, found, next_step in self._problems():
+            raise self.file.error(text, *key, found=found, next_step=next_step)
+
+    def _problems(self) -> Iterator[_Problem]:
+        """Yield what is wrong; each check relies on those before it."""
         spec = self.spec
         for section in ("classes", "collections", "event", "objects", "selection", "features"):
             for name in getattr(spec, section) or ():
-                self._name(section, name)
-        if spec.classes is not None:
-            self._classes(spec.classes)
+                if not NAME.fullmatch(name) or name in self.functions:
+                    text = "a name is letters, digits and _, a letter first, and not a function"
+                    yield _Problem(text, (section, name), name)
+        classes = spec.classes
+        if classes is not None and not (
+            2 <= len(classes) <= _MAX_CLASSES and RESERVED.isdisjoint(classes)
+        ):
+            reserved = ", ".join(sorted(RESERVED))
+            text = f"there are 2 to {_MAX_CLASSES} classes, none of them {reserved}"
+            yield _Problem(text, ("classes",), ", ".join(classes))
         if spec.kernel:
-            self._kernel()
+            yield from self._of_kernel()
         elif not spec.features:
-            raise self.file.error("a definition has features, or the kernel lepton_topology")
+            yield _Problem("a definition has features, or the kernel lepton_topology")
         for name in spec.identity:
             if name not in spec.event:
-                raise self.file.error(
-                    "identity lists names of event",
-                    "identity",
-                    found=name,
-                    next_step=nearest(name, spec.event),
-                )
+                next_step = nearest(name, spec.event)
+                yield _Problem("identity lists names of event", ("identity",), name, next_step)
         for name, collection in spec.collections.items():
             if not collection.names or not collection.columns:
-                raise self.file.error("a collection has names and columns", "collections", name)
+                yield _Problem("a collection has names and columns", ("collections", name))
+        yield from self._of_names()
+        for name, text in spec.selection.items():
+            if name in (NOT_FINITE, SELECTED, *KERNEL_CUTS):
+                yield _Problem("a cut has a name of its own", ("selection", name), name)
+            yield from self._of_expression(text, "selection", name)
+        if spec.weight is not None:
+            yield from self._of_expression(spec.weight, "weight")
+        if spec.matrix is not None:
+            yield from self._of_matrix(spec.matrix)
+
+    def _of_kernel(self) -> Iterator[_Problem]:
+        for name, limit in self.spec.limits.items():
+            key = ("limits", name)
+            if name not in LIMITS:
+                next_step = nearest(name, LIMITS)
+                yield _Problem("limits has limits of the kernel", key, None, next_step)
+            if not limit > 0:
+                yield _Problem("a limit is above 0", key, limit)
+        if self.spec.matrix is not None:
+            yield _Problem("the kernel lepton_topology has its own matrix", ("matrix",))
+        for name in set(self.spec.features) & set(HLF):
+            yield _Problem("a feature of the kernel has this name", ("features", name))
+        for name, columns in KERNEL_COLUMNS.items():
+            has = self.spec.collections.get(name)
+            if has is None or not set(columns) <= set(has.columns):
+                text = f"the kernel lepton_topology reads {name} with {', '.join(columns)}"
+                yield _Problem(text, ("collections", name))
+
+    def _of_names(self) -> Iterator[_Problem]:
+        """Check objects, then features; each may be used by those after it."""
+        spec = self.spec
         features = {
             name: to_feature_spec(feature).value for name, feature in spec.features.items()
         }
         for section, values in (("objects", spec.objects), ("features", features)):
+            is_object = section == "objects"
             for name, text in values.items():
                 # A feature may be called as its branch; other expressions see the branch.
-                is_branch = section == "features" and name in spec.event
-                if name in self.names and not is_branch:
-                    raise self.file.error(
-                        f"the name {name} stands for one thing",
-                        section,
-                        name,
-                        found="another of that name",
-                    )
-                self._expression(text, section, name)
+                if name in self.names and (is_object or name not in spec.event):
+                    problem = f"the name {name} stands for one thing"
+                    yield _Problem(problem, (section, name), "another of that name")
+                yield from self._of_expression(text, section, name)
                 self.names.add(name)
-                is_object = section == "objects"
                 columns = Expression.parse(text).columns(self.columns_of) if is_object else None
                 self.columns_of[name] = columns if is_object else frozenset()
-        for name, text in spec.selection.items():
-            if name in (NOT_FINITE, SELECTED, *KERNEL_CUTS):
-                raise self.file.error("a cut has a name of its own", "selection", name, found=name)
-            self._expression(text, "selection", name)
-        if spec.weight is not None:
-            self._expression(spec.weight, "weight")
-        if spec.matrix is not None:
-            self._matrix(spec.matrix)
 
-    def _name(self, section: str, name: str) -> None:
-        if not NAME.fullmatch(name) or name in self.functions:
-            raise self.file.error(
-                "a name is letters, digits and _, a letter first, and not a function",
-                section,
-                name,
-                found=name,
-            )
-
-    def _classes(self, classes: Mapping[str, str]) -> None:
-        if not 2 <= len(classes) <= _MAX_CLASSES or RESERVED & set(classes):
-            raise self.file.error(
-                f"there are 2 to {_MAX_CLASSES} classes, none of them {', '.join(sorted(RESERVED))}",
-                "classes",
-                found=", ".join(classes),
-            )
-
-    def _kernel(self) -> None:
-        for name in self.spec.limits:
-            if name not in LIMITS:
-                next_step = nearest(name, LIMITS)
-                raise self.file.error(
-                    "limits has limits of the kernel", "limits", name, next_step=next_step
-                )
-        for name, limit in self.spec.limits.items():
-            if not limit > 0:
-                raise self.file.error("a limit is above 0", "limits", name, found=limit)
-        if self.spec.matrix is not None:
-            raise self.file.error("the kernel lepton_topology has its own matrix", "matrix")
-        for name in set(self.spec.features) & set(HLF):
-            raise self.file.error("a feature of the kernel has this name", "features", name)
-        for name, columns in KERNEL_COLUMNS.items():
-            has = self.spec.collections.get(name)
-            if has is None or not set(columns) <= set(has.columns):
-                raise self.file.error(
-                    f"the kernel lepton_topology reads {name} with {', '.join(columns)}",
-                    "collections",
-                    name,
-                )
-
-    def _expression(self, text: str, *key: str) -> None:
+    def _of_expression(self, text: str, *key: str) -> Iterator[_Problem]:
         where = ".".join(key)
         try:
             expression = Expression.parse(text)
         except ExpressionError as error:
-            raise self.file.error(f"{where}: {error}", *key, found=text) from None
-        unknown = [
-            ("no {} is defined before it", name, self.names)
+            yield _Problem(f"{where}: {error}", key, text)
+            return
+        unknown: list[tuple[str, str, Collection[str]]] = [
+            (f"no {name} is defined before it", name, self.names)
             for name in expression.names - self.names
         ]
         unknown += [
-            ("there is no function {}", name, self.functions)
+            (f"there is no function {name}", name, self.functions)
             for name in expression.functions - self.functions
         ]
         unknown += [
-            (
-                f"{objects} has no column {{}}" if columns else f"{objects} has no columns",
-                name,
-                {*columns},
-            )
+            (f"{objects} has no column{f' {name}' if columns else 's'}", name, columns)
             for objects, name, columns in expression.lacking_columns(self.columns_of)
         ]
         for problem, name, choices in sorted(unknown, key=lambda entry: entry[:2]):
-            raise self.file.error(
-                f"{where}: {problem.format(name)}",
-                *key,
-                found=text,
-                next_step=nearest(name, sorted(choices)) if choices else None,
-            )
+            next_step = nearest(name, sorted(choices)) if choices else None
+            yield _Problem(f"{where}: {problem}", key, text, next_step)
 
-    def _matrix(self, matrix: MatrixSpec) -> None:
+    def _of_matrix(self, matrix: MatrixSpec) -> Iterator[_Problem]:
+        objects = [*self.spec.collections, *self.spec.objects]
         for name, group in matrix.groups.items():
-            if group.of not in {*self.spec.objects, *self.spec.collections}:
-                raise self.file.error(
-                    "a group is of a collection or of objects",
-                    "matrix",
-                    "groups",
-                    name,
-                    found=group.of,
-                    next_step=nearest(group.of, [*self.spec.collections, *self.spec.objects]),
-                )
+            key = ("matrix", "groups", name)
+            if group.of not in objects:
+                text = "a group is of a collection or of objects"
+                yield _Problem(text, key, group.of, nearest(group.of, objects))
             if group.rows < 1:
-                raise self.file.error(
-                    "a group has at least a row", "matrix", "groups", name, found=group.rows
-                )
+                yield _Problem("a group has at least a row", key, group.rows)
         for name, column in matrix.columns.items():
             if isinstance(column, dict) and set(column) != set(matrix.groups):
-                raise self.file.error(
-                    "a column by groups has all groups",
-                    "matrix",
-                    "columns",
-                    name,
-                    found=", ".join(column),
-                )
+                problem, key = "a column by groups has all groups", ("matrix", "columns", name)
+                yield _Problem(problem, key, ", ".join(column))
             for of_group, group in matrix.groups.items():
                 text = str(column[of_group] if isinstance(column, dict) else column)
-                self._matrix_column(text, group.of, self.columns_of[group.of], name)
+                yield from self._of_column(text, group.of, name)
         rows = sum(group.rows for group in matrix.groups.values())
         if not rows or not matrix.columns or rows * len(matrix.columns) > _MAX_MATRIX:
-            raise self.file.error(
-                f"a matrix has groups and columns, and up to {_MAX_MATRIX:,} numbers", "matrix"
-            )
+            text = f"a matrix has groups and columns, and up to {_MAX_MATRIX:,} numbers"
+            yield _Problem(text, ("matrix",))
         if matrix.sequence == "delta_r" and not {"eta", "phi"} <= set(matrix.columns):
-            raise self.file.error(
-                "the sequence delta_r needs the columns eta and phi", "matrix", "sequence"
-            )
+            text = "the sequence delta_r needs the columns eta and phi"
+            yield _Problem(text, ("matrix", "sequence"))
 
-    def _matrix_column(
-        self, text: str, objects: str, columns: frozenset[str] | None, name: str
-    ) -> None:
+    def _of_column(self, text: str, objects: str, name: str) -> Iterator[_Problem]:
         """Check that a column of the matrix uses columns of its objects, and functions."""
-        key = ("matrix", "columns", name)
+        key, columns = ("matrix", "columns", name), self.columns_of[objects]
         try:
             expression = Expression.parse(text)
         except ExpressionError as error:
-            raise self.file.error(str(error), *key, found=text) from None
-        if unknown := sorted(expression.functions - self.functions):
-            next_step = nearest(unknown[0], sorted(self.functions))
-            raise self.file.error(
-                f"there is no function {unknown[0]}", *key, found=text, next_step=next_step
-            )
+            yield _Problem(str(error), key, text)
+            return
+        for unknown in sorted(expression.functions - self.functions):
+            next_step = nearest(unknown, sorted(self.functions))
+            yield _Problem(f"there is no function {unknown}", key, text, next_step)
         if columns is None:
             return
-        if lacking := sorted(expression.names - columns):
-            raise self.file.error(
-                f"{objects} has no column {lacking[0]}",
-                *key,
-                found=text,
-                next_step=f"name its columns alone: {', '.join(sorted(columns))}"
-                if columns
-                else f"{objects} is numbers: a group is of objects, such as jet[jet.pt > 30]",
-            )
+        for lacking in sorted(expression.names - columns):
+            next_step = f"name its columns alone: {', '.join(sorted(columns))}"
+            if not columns:
+                next_step = (
+                    f"{objects} is numbers: a group is of objects, such as jet[jet.pt > 30]"
+                )
+            yield _Problem(f"{objects} has no column {lacking}", key, text, next_step)
 
 
 def chosen_classes(

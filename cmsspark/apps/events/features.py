@@ -119,13 +119,9 @@ def compute_features(
     hlf = np.zeros((count, TOPOLOGY.hlf_count), np.float32)
     matrices = np.zeros((count if low_level else 0, *TOPOLOGY.shape), np.float32)
     outcome = np.zeros(count, np.int64)
-    flat = [
-        part
-        for name in KERNEL_COLUMNS
-        for part in (collections[name].values, collections[name].offsets)
-    ]
+    flat = tuple((collections[name].values, collections[name].offsets) for name in KERNEL_COLUMNS)
     numbers = np.array([limits[name] for name in LIMITS])
-    selected = fill(*flat, numbers, hlf, matrices, outcome)  # type: ignore[call-arg]  # two for each of seven collections
+    selected = fill(flat, numbers, hlf, matrices, outcome)
     entries = np.flatnonzero(outcome == SELECTED)
     return EventFeatures(
         hlf[:selected],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click import Choice, FloatRange, IntRange, option
 
-from cmsspark.apps.events.runs import EventRequest, event_options
+from cmsspark.apps.events.runs import EventRequest, budget_options, event_options
 from cmsspark.base.errors import NotReady, UsageError
 from cmsspark.base.resources import resource
 from cmsspark.base.text import progress_line
@@ -222,25 +222,7 @@ def sample_command(request: EventRequest, as_json: bool, **values: Any) -> None:
     help="A parameter of trees, such as depth=6.",
 )
 @option("--workers", type=IntRange(1), default=1, help="Networks: workers at once.")
-@option(
-    "--steps",
-    type=IntRange(1),
-    show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
-    help="Networks: most steps; training stops early where the validation does not improve.",
-)
-@option(
-    "--epochs",
-    type=IntRange(1),
-    show_default="by --steps",
-    help="Networks: most passes over the sample.",
-)
-@option("--batch", type=IntRange(1), default=64, help="Networks: events of a step.")
-@option(
-    "--learning-rate",
-    type=FloatRange(0, min_open=True),
-    default=3e-3,
-    help="Networks: that of one worker.",
-)
+@budget_options
 @option("--retries", type=IntRange(0), default=1, help="Networks: after a lost worker.")
 @_seed("the training")
 @event_options

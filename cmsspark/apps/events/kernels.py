@@ -49,6 +49,10 @@ LIMITS: Final = {
 #: A track this near to a lepton is the lepton's own.
 OWN_TRACK: Final = 1e-4
 _TWO_PI: Final = 2 * math.pi
+#: Rows of tracks, photons and neutral hadrons in the matrix, and the column that is 1
+#: for each.
+_GROUP_ROWS: Final = (CHARGED_ROWS, PHOTON_ROWS, NEUTRAL_ROWS)
+_FLAGS: Final = (13, 15, 14)
 
 
 @jit
@@ -67,21 +71,14 @@ def _distance2(eta: float, phi: float, other_eta: float, other_phi: float) -> fl
 
 
 @jit
-def _candidates(rows: Array, start: int, stop: int, least: float) -> Array:
+def _candidates(rows: Array, least: float) -> Array:
     """Return the particles with more transverse momentum than ``least``, by η: η, φ, pT
     and number of each, side by side.
     """
-    numbers = np.empty(stop - start, np.int64)
-    etas = np.empty(stop - start)
-    count = 0
-    for number in range(start, stop):
-        if rows[number, 0] > least:
-            numbers[count] = number
-            etas[count] = rows[number, 1]
-            count += 1
-    order = np.argsort(etas[:count], kind="mergesort")
-    sorted_rows = np.empty((count, 4))
-    for index in range(count):
+    numbers = np.flatnonzero(rows[:, 0] > least)
+    order = np.argsort(rows[numbers, 1], kind="mergesort")
+    sorted_rows = np.empty((len(numbers), 4))
+    for index in range(len(numbers)):
         number = numbers[order[index]]
         sorted_rows[index, 0] = rows[number, 1]
         sorted_rows[index, 1] = rows[number, 2]
@@ -121,15 +118,12 @@ def _by_falling_pt(rows: Array, by_eta: Array, limit: int) -> Array:
     momentum; equal ones as in the file.
     """
     numbers = np.sort(by_eta[:, 3]).astype(np.int64)
-    falling = np.empty(len(numbers))
-    for index in range(len(numbers)):
-        falling[index] = -rows[numbers[index], 0]
-    return numbers[np.argsort(falling, kind="mergesort")][:limit]
+    return numbers[np.argsort(-rows[numbers, 0], kind="mergesort")][:limit]
 
 
 @jit
 def _momentum(row: Array, pt: float, eta: float, phi: float) -> None:
-    """E, px, py, pz, pt, η, φ of a massless particle."""
+    """E, px, py, pz, pT, η, φ of a massless particle."""
     row[0] = pt * math.cosh(eta)
     row[1] = pt * math.cos(phi)
     row[2] = pt * math.sin(phi)
@@ -140,8 +134,8 @@ def _momentum(row: Array, pt: float, eta: float, phi: float) -> None:
 
 
 @jit
-def _is_finite(rows: Array, start: int, stop: int) -> bool:
-    for number in range(start, stop):
+def _is_finite(rows: Array) -> bool:
+    for number in range(rows.shape[0]):
         for column in range(rows.shape[1]):
             if not math.isfinite(rows[number, column]):
                 return False
@@ -150,45 +144,26 @@ def _is_finite(rows: Array, start: int, stop: int) -> bool:
 
 @jit
 def _count_isolated(
-    leptons: Array,
-    start: int,
-    stop: int,
-    tracks: Array,
-    photons: Array,
-    neutrals: Array,
-    best: Array,
-    limits: Array,
+    leptons: Array, particles: tuple[Array, ...], best: Array, limits: Array
 ) -> tuple[int, int]:
     """Count the leptons that pass the cut on pT, and the isolated ones. ``best``:
     number and isolations of the last.
 
-    ``tracks``, ``photons``, ``neutrals``: their :func:`_candidates`.
+    ``particles``: the :func:`_candidates` of tracks, photons and neutral hadrons.
     """
     hard, isolated = 0, 0
-    for number in range(start, stop):
+    for number in range(len(leptons)):
         pt, eta, phi = leptons[number, 0], leptons[number, 1], leptons[number, 2]
         if pt < limits[0]:
             continue
         hard += 1
-        charged = _cone_sum(eta, phi, tracks, -1, OWN_TRACK**2, limits[2]) / pt
-        gamma = _cone_sum(eta, phi, photons, -1, -1.0, limits[2]) / pt
-        neutral = _cone_sum(eta, phi, neutrals, -1, -1.0, limits[2]) / pt
+        charged = _cone_sum(eta, phi, particles[0], -1, OWN_TRACK**2, limits[2]) / pt
+        gamma = _cone_sum(eta, phi, particles[1], -1, -1.0, limits[2]) / pt
+        neutral = _cone_sum(eta, phi, particles[2], -1, -1.0, limits[2]) / pt
         if charged + gamma + neutral < limits[1]:
             isolated += 1
             best[0], best[1], best[2], best[3] = number, charged, gamma, neutral
     return hard, isolated
-
-
-@jit
-def _find_cut(hard: int, isolated: int) -> int:
-    """Return what becomes of an event with so many hard leptons, and so many isolated
-    ones of them.
-    """
-    if hard == 0:
-        return _NO_LEPTON
-    if isolated == 0:
-        return _NOT_ISOLATED
-    return SELECTED if isolated == 1 else _SEVERAL
 
 
 @jit
@@ -226,77 +201,56 @@ def _fill_matrix(
     matrix: Array,
     lepton: Array,
     hlf: Array,
-    tracks: Array,
-    photons: Array,
-    neutrals: Array,
-    charged: Array,
-    gammas: Array,
-    hadrons: Array,
+    collections: tuple[Array, ...],
+    particles: tuple[Array, ...],
     cone: float,
 ) -> bool:
     """Fill the rows of an event: lepton, charged particles, photons, neutral hadrons.
-    ``matrix`` is zero before.
+    ``matrix`` is zero before. False where a value is beyond single precision.
 
-    False where a value is beyond single precision.
-
-    ``charged``, ``gammas``, ``hadrons``: the :func:`_candidates` of tracks, photons and
-    neutral hadrons.
+    ``collections``: tracks, photons, neutral hadrons; ``particles``: their
+    :func:`_candidates`.
     """
     _momentum(matrix[0], lepton[0], lepton[1], wrapped(lepton[2]))
     matrix[0, 10], matrix[0, 11], matrix[0, 12] = hlf[9], hlf[10], hlf[11]
     matrix[0, 16], matrix[0, 17], matrix[0, 18] = hlf[13], 1 - hlf[13], lepton[3]
-    remaining = np.empty_like(charged)
-    count = 0
-    for index in range(len(charged)):
-        if _distance2(charged[index, 0], charged[index, 1], lepton[1], lepton[2]) > OWN_TRACK**2:
-            remaining[count] = charged[index]
-            count += 1
+    tracks = particles[0]
+    is_other = np.empty(len(tracks), np.bool_)
+    for index in range(len(tracks)):
+        distance2 = _distance2(tracks[index, 0], tracks[index, 1], lepton[1], lepton[2])
+        is_other[index] = distance2 > OWN_TRACK**2
+    first = 1
     for group in range(3):
-        rows = tracks if group == 0 else photons if group == 1 else neutrals
-        by_eta = remaining[:count] if group == 0 else gammas if group == 1 else hadrons
-        first = (
-            1 if group == 0 else 1 + CHARGED_ROWS if group == 1 else 1 + CHARGED_ROWS + PHOTON_ROWS
-        )
-        limit = CHARGED_ROWS if group == 0 else PHOTON_ROWS if group == 1 else NEUTRAL_ROWS
-        flag = 13 if group == 0 else 15 if group == 1 else 14
-        chosen = _by_falling_pt(rows, by_eta, limit)
+        rows = collections[group]
+        by_eta = tracks[is_other] if group == 0 else particles[group]
+        chosen = _by_falling_pt(rows, by_eta, _GROUP_ROWS[group])
         for index in range(len(chosen)):
             number = chosen[index]
             row = matrix[first + index]
             pt, eta, phi = rows[number, 0], rows[number, 1], rows[number, 2]
             _momentum(row, pt, eta, wrapped(phi))
             if group == 0:
-                row[7], row[8], row[9], row[18] = (
-                    rows[number, 4],
-                    rows[number, 5],
-                    rows[number, 6],
-                    rows[number, 3],
-                )
-            row[10] = _cone_sum(eta, phi, charged, number if group == 0 else -1, -1.0, cone) / pt
-            row[11] = _cone_sum(eta, phi, gammas, number if group == 1 else -1, -1.0, cone) / pt
-            row[12] = _cone_sum(eta, phi, hadrons, number if group == 2 else -1, -1.0, cone) / pt
-            row[flag] = 1.0
-        if not _is_finite(matrix, first, first + len(chosen)):
+                row[7], row[8], row[9] = rows[number, 4], rows[number, 5], rows[number, 6]
+                row[18] = rows[number, 3]
+            for other in range(3):
+                itself = number if other == group else -1
+                row[10 + other] = _cone_sum(eta, phi, particles[other], itself, -1.0, cone) / pt
+            row[_FLAGS[group]] = 1.0
+        if not _is_finite(matrix[first : first + len(chosen)]):
             return False
-    return _is_finite(matrix, 0, 1)
+        first += _GROUP_ROWS[group]
+    return _is_finite(matrix[:1])
+
+
+@jit
+def _rows(collection: tuple[Array, Array], event: int) -> Array:
+    values, offsets = collection
+    return values[offsets[event] : offsets[event + 1]]
 
 
 @jit
 def fill(
-    electrons: Array,
-    electron_ends: Array,
-    muons: Array,
-    muon_ends: Array,
-    tracks: Array,
-    track_ends: Array,
-    photons: Array,
-    photon_ends: Array,
-    neutrals: Array,
-    neutral_ends: Array,
-    jets: Array,
-    jet_ends: Array,
-    mets: Array,
-    met_ends: Array,
+    collections: tuple[tuple[Array, Array], ...],
     limits: Array,
     hlf: Array,
     matrices: Array,
@@ -305,75 +259,49 @@ def fill(
     """Fill ``hlf`` and ``matrices`` with the selected events, ``outcome`` with the cut
     of every event; their number.
 
-    Collections are ``(particles, columns)`` in double precision, with ``(events + 1)``
-    offsets: electrons and muons pT, η, φ, charge; tracks pT, η, φ, charge, x, y, z;
-    photons and neutral hadrons ET, η, φ; jets pT, η, b tag; MET, φ. ``limits``: those
-    of :data:`LIMITS`. ``matrices`` has no rows where no matrix is asked for.
+    ``collections``: those of :data:`KERNEL_COLUMNS`, each as ``(particles, columns)`` in
+    double precision and ``(events + 1)`` offsets. ``limits``: those of :data:`LIMITS`.
+    ``matrices`` has no rows where no matrix is asked for.
     """
     selected = 0
     best, muon = np.zeros(4), np.zeros(4)
     for event in range(len(outcome)):
-        e0, e1, m0, m1 = (
-            electron_ends[event],
-            electron_ends[event + 1],
-            muon_ends[event],
-            muon_ends[event + 1],
-        )
-        t0, t1, p0, p1 = (
-            track_ends[event],
-            track_ends[event + 1],
-            photon_ends[event],
-            photon_ends[event + 1],
-        )
-        n0, n1, j0, j1 = (
-            neutral_ends[event],
-            neutral_ends[event + 1],
-            jet_ends[event],
-            jet_ends[event + 1],
-        )
-        if not (
-            _is_finite(electrons, e0, e1)
-            and _is_finite(muons, m0, m1)
-            and _is_finite(tracks, t0, t1)
-            and _is_finite(photons, p0, p1)
-            and _is_finite(neutrals, n0, n1)
-            and _is_finite(jets, j0, j1)
-            and _is_finite(mets, met_ends[event], met_ends[event + 1])
-        ):
-            outcome[event] = _NOT_FINITE
-            continue
-        if met_ends[event] == met_ends[event + 1]:
+        electrons, muons = _rows(collections[0], event), _rows(collections[1], event)
+        tracks, photons = _rows(collections[2], event), _rows(collections[3], event)
+        neutrals, jets = _rows(collections[4], event), _rows(collections[5], event)
+        mets = _rows(collections[6], event)
+        every = (electrons, muons, tracks, photons, neutrals, jets, mets)
+        outcome[event] = SELECTED
+        for number in range(7):
+            if not _is_finite(every[number]):
+                outcome[event] = _NOT_FINITE
+        if outcome[event] == SELECTED and len(mets) == 0:
             outcome[event] = _NO_MET
+        if outcome[event] != SELECTED:
             continue
-        charged = _candidates(tracks, t0, t1, limits[3])
-        gammas = _candidates(photons, p0, p1, limits[4])
-        hadrons = _candidates(neutrals, n0, n1, limits[4])
-        of_electrons = _count_isolated(electrons, e0, e1, charged, gammas, hadrons, best, limits)
-        of_muons = _count_isolated(muons, m0, m1, charged, gammas, hadrons, muon, limits)
-        outcome[event] = _find_cut(of_electrons[0] + of_muons[0], of_electrons[1] + of_muons[1])
-        if outcome[event] == SELECTED:
-            is_electron = of_electrons[1] == 1
+        particles = (
+            _candidates(tracks, limits[3]),
+            _candidates(photons, limits[4]),
+            _candidates(neutrals, limits[4]),
+        )
+        hard, electron_count = _count_isolated(electrons, particles, best, limits)
+        hard_muons, muon_count = _count_isolated(muons, particles, muon, limits)
+        if hard + hard_muons == 0:
+            outcome[event] = _NO_LEPTON
+        elif electron_count + muon_count == 0:
+            outcome[event] = _NOT_ISOLATED
+        elif electron_count + muon_count > 1:
+            outcome[event] = _SEVERAL
+        else:
+            is_electron = electron_count == 1
             isolation = best if is_electron else muon
             lepton = (electrons if is_electron else muons)[int(isolation[0])]
-            row = hlf[selected : selected + 1]
-            _fill_hlf(
-                row[0], lepton, isolation, is_electron, mets[met_ends[event]], jets[j0:j1], limits
-            )
-            is_good = _is_finite(row, 0, 1)
+            row = hlf[selected]
+            _fill_hlf(row, lepton, isolation, is_electron, mets[0], jets, limits)
+            is_good = _is_finite(hlf[selected : selected + 1])
             if len(matrices) > 0:
-                matrix = matrices[selected]
-                is_good &= _fill_matrix(
-                    matrix,
-                    lepton,
-                    row[0],
-                    tracks,
-                    photons,
-                    neutrals,
-                    charged,
-                    gammas,
-                    hadrons,
-                    limits[2],
-                )
+                matrix, groups = matrices[selected], (tracks, photons, neutrals)
+                is_good &= _fill_matrix(matrix, lepton, row, groups, particles, limits[2])
                 if not is_good:
                     matrix[:] = 0
             if is_good:

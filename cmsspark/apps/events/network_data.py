@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from cmsspark.apps.events.gru import has_kernel
+from cmsspark.apps.events.gru import scan_reason
 from cmsspark.apps.events.layout import EventLayout, layout_in
 from cmsspark.apps.events.networks import LENGTH_STEP, needs_low_level, ordered_particles
 from cmsspark.apps.events.root_files import (
@@ -324,7 +324,7 @@ class Split:
         if not needs_low_level(self.share.kind):
             return 1
         steps = max(1, -(-particles // LENGTH_STEP))
-        if has_kernel():
+        if scan_reason(len(self.share.layout.columns)) is None:
             # It ends with the longest of its events, so that padding costs memory only.
             steps = 1 << (steps - 1).bit_length()
         return min(self.share.layout.particles, steps * LENGTH_STEP)

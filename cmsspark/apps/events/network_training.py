@@ -34,6 +34,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from cmsspark.apps.events.gru import scan_reason
 from cmsspark.apps.events.network_data import Rows, Share, Split
 from cmsspark.apps.events.networks import (
     KINDS,
@@ -384,6 +385,12 @@ class _Loop:
                 next_step="take a larger sample, a smaller --batch, or fewer workers",
             )
         self._compile()
+        #: What computes the GRU, for the log.
+        self._gru: dict[str, Any] = {}
+        if needs_low_level(training.model):
+            reason = scan_reason(len(share.layout.columns))
+            self._gru = {"gru": "kernel" if reason is None else "scan"}
+            log("GRU by the kernel" if reason is None else f"GRU by the scan: {reason}")
 
     def run(self) -> Network:
         """Run the remaining rounds, and return the model."""
@@ -556,6 +563,7 @@ class _Loop:
             "learning_rate": float(self._rate(number * self._steps)),
             "events_per_second": round(trained / seconds, 1),
             "seconds": round(seconds, 3),
+            **self._gru,
         }
         return after, line
 

@@ -36,7 +36,7 @@ from cmsspark.base.errors import DataError
 
 KINDS: Final = tuple(NETWORKS)
 HIDDEN: Final = (50, 20, 10)
-GRU_WIDTH: Final = 50
+GRU_WIDTH: Final = gru.WIDTH
 INCLUSIVE_WIDTH: Final = 25
 DROPOUT: Final = 0.2
 #: Sequences are cut to a multiple of this many particles, so that few lengths are compiled.

@@ -59,6 +59,40 @@ def event_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--date", "day", type=DayType(), help=date_help)(wrapped)
 
 
+def budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the options of how long a network learns, and how fast."""
+    budget = "6 epochs; at least 2,000 of hlf, 400 of the others"
+    options = (
+        click.option(
+            "--steps",
+            type=click.IntRange(1),
+            show_default=budget,
+            help="Networks: most steps; training stops early where the validation does not improve.",
+        ),
+        click.option(
+            "--epochs",
+            type=click.IntRange(1),
+            show_default="by --steps",
+            help="Networks: most passes over the sample.",
+        ),
+        click.option(
+            "--batch",
+            type=click.IntRange(1),
+            default=64,
+            help="Networks: events of a step and worker.",
+        ),
+        click.option(
+            "--learning-rate",
+            type=click.FloatRange(0, min_open=True),
+            default=3e-3,
+            help="Networks: that of one worker.",
+        ),
+    )
+    for add in reversed(options):
+        command = add(command)
+    return command
+
+
 @contextmanager
 def event_run(request: EventRequest, job: str) -> Iterator[tuple[RunContext, Files, SparkSession]]:
     """Run the block as a run of ``job``, with its lease, in the Spark session that runs.

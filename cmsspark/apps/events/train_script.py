@@ -16,6 +16,7 @@ from click import Choice, option
 
 from cmsspark.apps.events.network_training import Training, World, train
 from cmsspark.apps.events.networks import KINDS, require_jax
+from cmsspark.apps.events.runs import budget_options
 from cmsspark.base import extras, reporting
 from cmsspark.base.errors import InputMissing
 from cmsspark.settings.settings import load_settings
@@ -26,18 +27,7 @@ _FLUSH_SECONDS: Final = 5
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("sample", type=click.Path(path_type=Path))
 @option("--model", type=Choice(list(KINDS)), default="hlf", help="Which network.")
-@option(
-    "--steps",
-    type=int,
-    default=0,
-    show_default="6 epochs; at least 2,000 of hlf, 400 of the others",
-    help="Most steps.",
-)
-@option(
-    "--epochs", type=int, default=0, show_default="by --steps", help="Most passes over the sample."
-)
-@option("--batch", type=int, default=64, help="Events a step and worker.")
-@option("--learning-rate", type=float, default=3e-3, help="Learning rate of one worker.")
+@budget_options
 @option(
     "--patience",
     type=int,
@@ -57,12 +47,18 @@ _FLUSH_SECONDS: Final = 5
 )
 @option("--dry-run", is_flag=True, help="Only check the arguments.")
 def command(
-    sample: Path, output: Path | None, dry_run: bool, tensorboard: bool, **values: object
+    sample: Path,
+    output: Path | None,
+    dry_run: bool,
+    tensorboard: bool,
+    steps: int | None,
+    epochs: int | None,
+    **values: object,
 ) -> None:
     """Train a network on the folder SAMPLE, which events_sample made. The model comes
     into OUTPUT/model.
     """
-    training = Training(**values)  # type: ignore[arg-type]  # click converted them
+    training = Training(steps=steps or 0, epochs=epochs or 0, **values)  # type: ignore[arg-type]  # click converted them
     require_jax()
     if tensorboard:
         extras.require("metrics for TensorBoard need", "tensorboardX", extra="tensorboard")

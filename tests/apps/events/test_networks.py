@@ -131,11 +131,9 @@ def test_the_kernel_and_its_gradients_are_lowered_for_cuda(
     assert lowered.as_text().count("custom_call @__gpu$xla.gpu.triton") == 2
 
 
-@pytest.mark.parametrize("is_compiling", [False, True])
-def test_a_gpu_is_found_to_have_the_kernel_also_while_a_function_is_compiled(
-    is_compiling: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the kernel interpreted, as here is no GPU: its check once failed on each GPU."""
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that takes its processor for a GPU, on which the kernel is interpreted."""
     import jax
     from jax.experimental import pallas
 
@@ -146,18 +144,61 @@ def test_a_gpu_is_found_to_have_the_kernel_also_while_a_function_is_compiled(
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(pallas, "pallas_call", interpret)
-    gru.has_kernel.cache_clear()
+    gru.scan_reason.cache_clear()
+    yield
+    gru.scan_reason.cache_clear()
+
+
+@pytest.mark.parametrize("is_compiling", [False, True])
+def test_a_gpu_is_found_to_have_the_kernel_also_while_a_function_is_compiled(
+    is_compiling: bool, gpu: None
+) -> None:
+    """Its check once failed on each GPU."""
+    import jax
+
     answers = []
 
     def check(value: Any) -> Any:
-        answers.append(gru.has_kernel())
+        answers.append(gru.scan_reason(FEATURES))
         return value
 
-    try:
-        (jax.jit(check) if is_compiling else check)(1.0)
-    finally:
-        gru.has_kernel.cache_clear()
-    assert answers == [True]
+    (jax.jit(check) if is_compiling else check)(1.0)
+    assert answers == [None]
+
+
+@pytest.mark.parametrize(
+    ("part", "replacement", "reason"),
+    [
+        ("_launch", lambda *arrays: 1 / 0, "ZeroDivisionError: division by zero"),
+        ("_tanh", lambda values: values * 0.999, "its states differ by"),
+        # Forward it is right.
+        ("_launch", "wrong gradients", "its gradients by"),
+    ],
+)
+def test_a_kernel_that_fails_or_differs_is_not_used_and_training_says_why(
+    part: str,
+    replacement: Any,
+    reason: str,
+    gpu: None,
+    with_particles: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch = gru._launch
+    if isinstance(replacement, str):
+        # Only the backward kernel has so many arrays.
+        replacement = lambda *given: (  # noqa: E731  # a stand-in
+            [0.9 * change for change in launch(*given)] if len(given) > 9 else launch(*given)
+        )
+    monkeypatch.setattr(gru, part, replacement)
+    gru._kernels.cache_clear()
+    lines: list[str] = []
+    with pytest.warns(UserWarning, match=f"the GPU kernel is not used.*{reason}"):
+        train(with_particles, tmp_path, Training("sequence", steps=2), log=lines.append)
+    gru._kernels.cache_clear()
+    assert lines[0].startswith("GRU by the scan: ") and reason in lines[0]
+    logged = json.loads((tmp_path / LOG_FILE).read_text().splitlines()[0])
+    assert logged["gru"] == "scan"
 
 
 def test_scores_are_computed_in_the_highest_precision() -> None:
