@@ -8,7 +8,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -379,18 +378,16 @@ class Bare:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Bare())
 import bench.events_training as bench
-from pathlib import Path
-from cmsspark.apps.events.network_training import Training, train
-sample = Path(sys.argv[1], "sample")
-bench.make_sample(sample, 400, 4)
-train(sample, sys.argv[1], Training("inclusive", steps=2, batch=16))
-print(bench.our_step(8, 4, 1) > 0)
+bench.measure_device(400, 4, [64], 1)
 """
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-c", program, folder], capture_output=True, text=True, check=False
-        )
-    assert done.stdout == "True\n", done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.splitlines()
+    assert lines[1:2] == ["GRU by the scan: there is no GPU"], done.stderr
+    # What fails is told, and ends nothing else.
+    assert "failed" not in done.stdout and "by the scan: " in done.stdout, done.stdout
+    assert lines[-1].startswith("  bound of dependent steps"), done.stdout
 
 
 @pytest.mark.parametrize("kind", ["hlf", "inclusive"])
