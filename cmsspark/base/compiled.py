@@ -122,22 +122,18 @@ def _imported(name: str) -> ModuleType:
             content = _read(name.replace(".", "/") + suffix)
         except OSError:
             continue
-        return _loaded(full, content, suffix)
+        # The file is not needed after loading.
+        with tempfile.NamedTemporaryFile(suffix=suffix) as file:
+            file.write(content)
+            file.flush()
+            loader = ExtensionFileLoader(full, file.name)
+            spec = importlib.util.spec_from_file_location(full, file.name, loader=loader)
+            assert spec is not None
+            extension = importlib.util.module_from_spec(spec)
+            loader.exec_module(extension)
+        sys.modules[full] = extension
+        return extension
     raise ModuleNotFoundError(full)
-
-
-def _loaded(name: str, content: bytes, suffix: str) -> ModuleType:
-    # The file is not needed after loading.
-    with tempfile.NamedTemporaryFile(suffix=suffix) as file:
-        file.write(content)
-        file.flush()
-        loader = ExtensionFileLoader(name, file.name)
-        spec = importlib.util.spec_from_file_location(name, file.name, loader=loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    sys.modules[name] = module
-    return module
 
 
 def _loader() -> object:

@@ -409,33 +409,32 @@ class StoredName(click.ParamType):  # type: ignore[type-arg]  # generic from cli
     ) -> list[CompletionItem]:
         # Without a store, or with a damaged one, a shell offers nothing.
         with suppress(Exception):
-            names = _names(self.column, ctx.params.get("fout"), ctx.params.get("settings_file"))
+            from cmsspark.filesystems.storage import LocalFiles
+            from cmsspark.store.stored_columns import newest
+
+            settings = load_settings(ctx.params.get("settings_file"))
+            _, table = newest(
+                LocalFiles(), ctx.params.get("fout") or settings.store or "", "data_aggregation"
+            )
+            cache = settings.cache_dir / "names" / f"{table.manifest.run}.{self.column}"
+            if not cache.exists():
+                import pyarrow.compute as pc
+                import pyarrow.parquet as pq
+
+                parts = sorted(Path(table.path).glob("part-*.parquet"))
+                columns = (
+                    pq.read_table(part, columns=[self.column])[self.column] for part in parts
+                )
+                values = {name for values in columns for name in pc.unique(values).to_pylist()}
+                cache.parent.mkdir(parents=True, exist_ok=True)
+                for old in cache.parent.glob(f"*.{self.column}"):
+                    old.unlink()
+                cache.write_text(
+                    "\n".join(sorted(name for name in values if name)), encoding="utf-8"
+                )
+            names = cache.read_text(encoding="utf-8").splitlines()
             return [CompletionItem(name) for name in names if name.startswith(incomplete)][:_MANY]
         return []
-
-
-def _names(column: str, fout: str | None, settings_file: str | None) -> list[str]:
-    """Return the names of the newest day on a local disk, sorted. A file in the cache
-    directory has them until the next run.
-    """
-    from cmsspark.filesystems.storage import LocalFiles
-    from cmsspark.store.stored_columns import newest
-
-    settings = load_settings(settings_file)
-    _, table = newest(LocalFiles(), fout or settings.store or "", "data_aggregation")
-    cache = settings.cache_dir / "names" / f"{table.manifest.run}.{column}"
-    if not cache.exists():
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-
-        parts = sorted(Path(table.path).glob("part-*.parquet"))
-        columns = (pq.read_table(part, columns=[column])[column] for part in parts)
-        values = {name for values in columns for name in pc.unique(values).to_pylist()}
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        for old in cache.parent.glob(f"*.{column}"):
-            old.unlink()
-        cache.write_text("\n".join(sorted(name for name in values if name)), encoding="utf-8")
-    return cache.read_text(encoding="utf-8").splitlines()
 
 
 DATASET = StoredName("dataset_name")

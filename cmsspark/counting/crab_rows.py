@@ -134,7 +134,9 @@ class CrabAggregator(StreamAggregator):
         nameless = np.flatnonzero(jobs == NO_JOB)
         if len(nameless):
             jobs = jobs.copy()
-            jobs[nameless] = _job_of_record(self._file, positions[nameless])
+            # A record that names no job is a job of its own.
+            numbers = (positions[nameless].astype(np.uint64) + np.uint64(1)) * _ODD
+            jobs[nameless] = (numbers + np.uint64(name_hash(self._file.encode()))).view(np.int64)
         prefix = np.zeros(len(jobs), np.int64)
         unknown = np.flatnonzero(names["pair"] == NOT_THERE).tolist()
         for row, shown in zip(
@@ -264,12 +266,6 @@ class HashedCrabAggregator(CrabAggregator):
             "block_remote": buffers.from_numpy(kinds),
             "prefix": buffers.dictionary_array(list(self._prefixes), rows["prefix"]),
         }
-
-
-def _job_of_record(file: str, positions: Longs) -> Longs:
-    """Return hashes of jobs for records that name none: each is a job of its own."""
-    numbers = (positions.astype(np.uint64) + np.uint64(1)) * _ODD
-    return (numbers + np.uint64(name_hash(file.encode()))).view(np.int64)
 
 
 def merge_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

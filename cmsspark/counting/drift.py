@@ -274,7 +274,17 @@ def unusual_density(
     entries, warnings = {}, []
     for stream, files in files_read.items():
         now = measure_density(files)
-        earlier = _earlier_densities(stream, formats.get(stream), before)
+        format_name = formats.get(stream)
+        earlier = []
+        for manifest in before:
+            source = manifest.find_input(stream)
+            listed = (manifest.document.get("files_read") or {}).get(stream, ())
+            if (
+                source is not None
+                and source.format_name == format_name
+                and (density := measure_density(listed)) is not None
+            ):
+                earlier.append(density)
         if now is None or len(earlier) < TRAILING_DAYS_NEEDED:
             continue
         least, largest = min(earlier), max(earlier)
@@ -288,19 +298,3 @@ def unusual_density(
             f"{stream}: {DENSITY_FIELD} of text: {text}; are records missing, or several in a line?"
         )
     return entries, warnings
-
-
-def _earlier_densities(
-    stream: str, format_name: str | None, before: Sequence[Manifest]
-) -> list[float]:
-    densities = []
-    for manifest in before:
-        source = manifest.find_input(stream)
-        files = (manifest.document.get("files_read") or {}).get(stream, ())
-        if (
-            source is not None
-            and source.format_name == format_name
-            and (density := measure_density(files)) is not None
-        ):
-            densities.append(density)
-    return densities

@@ -190,7 +190,19 @@ class RollupState:
         for name in self.rollup.grouped:
             if name in DERIVED:
                 codes[name] = self._derived_codes(name)[codes[DERIVED[name].source]]
-        self._reduce(codes, rows)
+        count = rows.num_rows
+        packed, unpack = pack([codes[name] for name in self.rollup.grouped], count)
+        measures = {
+            name: _whole_numbers(pl.Series(values=rows.column(name))) for name in self.rollup.sums
+        }
+        sums = _summed(pl.DataFrame({"key": packed, **measures}), self.rollup.sums)
+        pairs = {}
+        for name in self.rollup.counts:
+            counted = codes[COUNTS[name]]
+            both, split = pack([packed, counted], count)
+            groups, values = split(distinct(both[counted > 0]))
+            pairs[name] = _DistinctPairs(groups, values.astype(np.int32))
+        self._batches.append(_Batch(unpack, sums, pairs))
 
     @property
     def users(self) -> list[Any]:
@@ -218,22 +230,6 @@ class RollupState:
             None if value is None else rule.derive(value) for value in self._of(rule.source).values
         ]
         return self._of(name).codes(values)
-
-    def _reduce(self, codes: Mapping[str, Codes], rows: pa.Table) -> None:
-        """Reduce a batch to the sums and the distinct values of its groups."""
-        count = rows.num_rows
-        packed, unpack = pack([codes[name] for name in self.rollup.grouped], count)
-        measures = {
-            name: _whole_numbers(pl.Series(values=rows.column(name))) for name in self.rollup.sums
-        }
-        sums = _summed(pl.DataFrame({"key": packed, **measures}), self.rollup.sums)
-        pairs = {}
-        for name in self.rollup.counts:
-            counted = codes[COUNTS[name]]
-            both, split = pack([packed, counted], count)
-            groups, values = split(distinct(both[counted > 0]))
-            pairs[name] = _DistinctPairs(groups, values.astype(np.int32))
-        self._batches.append(_Batch(unpack, sums, pairs))
 
     def rows(self) -> pl.DataFrame:
         """Return the rows, sorted by their keys, with the keys and measures of the

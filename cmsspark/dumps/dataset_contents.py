@@ -140,6 +140,8 @@ class FileMapper:
     dataset_hashes: Hashes | None = None
 
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+        import pyarrow as pa
+
         blocks: list[Columns] = []
         if self.dataset_hashes is not None:
             tables = _note_blocks(tables, blocks)
@@ -147,27 +149,19 @@ class FileMapper:
             yield from self.merge.totals(sum_files(facts))
             yield from by_key(FILES, keys_of_hashes(facts["hash"], self.merge.keys), facts)
         if blocks and self.dataset_hashes is not None:
-            yield from self._valid_blocks(blocks, self.dataset_hashes)
-
-    def _valid_blocks(self, blocks: list[Columns], hashes: Hashes) -> Iterator[KeyedRows]:
-        """Yield the ids of blocks with the hash of their known dataset, by its key: a file
-        makes no block of another dataset valid, whichever key that has.
-        """
-        import pyarrow as pa
-
-        columns = {name: np.concatenate([part[name] for part in blocks]) for name in blocks[0]}
-        order = np.lexsort((columns["dataset_id"], columns["block_id"]))
-        block, dataset = columns["block_id"][order], columns["dataset_id"][order]
-        firsts = find_starts(block, dataset)
-        dataset_ids = pa.chunked_array([from_numpy(dataset[firsts])])
-        positions = self.datasets.find_positions(dataset_ids)
-        is_known = positions >= 0
-        of_datasets = hashes[self.datasets.numbers[positions[is_known]]]
-        yield from by_key(
-            VALID_BLOCKS,
-            keys_of_hashes(of_datasets, self.merge.keys),
-            {"block_id": block[firsts][is_known], "hash": of_datasets},
-        )
+            columns = {name: np.concatenate([part[name] for part in blocks]) for name in blocks[0]}
+            order = np.lexsort((columns["dataset_id"], columns["block_id"]))
+            block, dataset = columns["block_id"][order], columns["dataset_id"][order]
+            firsts = find_starts(block, dataset)
+            dataset_ids = pa.chunked_array([from_numpy(dataset[firsts])])
+            positions = self.datasets.find_positions(dataset_ids)
+            is_known = positions >= 0
+            of_datasets = self.dataset_hashes[self.datasets.numbers[positions[is_known]]]
+            yield from by_key(
+                VALID_BLOCKS,
+                keys_of_hashes(of_datasets, self.merge.keys),
+                {"block_id": block[firsts][is_known], "hash": of_datasets},
+            )
 
     def facts(self, tables: Iterable[pa.Table], rows: int = ROWS) -> Iterator[Columns]:
         """Yield the files of known datasets as numbers, about ``rows`` at a time, from

@@ -77,7 +77,15 @@ def sum_replicas(
     sites = datasets * storage.site_count + storage.sites[nodes]
     kinds = sites * len(KINDS) + storage.kinds[nodes]
     # A node has one site and one kind, so rows are ordered by (dataset, site, kind, block, node).
-    order = _ordered(kinds, blocks, nodes)
+    order = np.lexsort((blocks, kinds))
+    in_order, of_blocks = kinds[order], blocks[order]
+    is_repeated = (in_order[1:] == in_order[:-1]) & (of_blocks[1:] == of_blocks[:-1])
+    if is_repeated.any():
+        # Few blocks are on several nodes of one kind at a site: only their rows are
+        # ordered by node.
+        several = np.flatnonzero(np.append(is_repeated, False) | np.append(False, is_repeated))
+        rows = order[several]
+        order[several] = rows[np.lexsort((nodes[rows], blocks[rows], kinds[rows]))]
     kinds, blocks, nodes = kinds[order], blocks[order], nodes[order]
     measures = {name: columns.pop(name)[order] for name in MEASURES}
     validity = columns.pop("there")[order]
@@ -89,20 +97,6 @@ def sum_replicas(
         validity = np.bitwise_or.reduceat(validity, starts)
         kinds, blocks = kinds[starts], blocks[starts]
     return _summed(storage, in_dbs, kinds, blocks, measures, validity)
-
-
-def _ordered(kinds: Longs, blocks: Hashes, nodes: Longs) -> npt.NDArray[np.intp]:
-    """Return the rows in the order of (kind, block, node)."""
-    order = np.lexsort((blocks, kinds))
-    in_order, of_blocks = kinds[order], blocks[order]
-    is_repeated = (in_order[1:] == in_order[:-1]) & (of_blocks[1:] == of_blocks[:-1])
-    if is_repeated.any():
-        # Few blocks are on several nodes of one kind at a site: only their rows are
-        # ordered by node.
-        several = np.flatnonzero(np.append(is_repeated, False) | np.append(False, is_repeated))
-        rows = order[several]
-        order[several] = rows[np.lexsort((nodes[rows], blocks[rows], kinds[rows]))]
-    return order
 
 
 def _summed(
@@ -117,7 +111,9 @@ def _summed(
     starts = find_starts(kinds)
     of_kind = kinds[starts]
     groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(kinds))))
-    files, sizes = (_values(measures, validity, name) for name in ("node_files", "node_bytes"))
+    files, sizes = (
+        np.where(validity & BITS[name], measures[name], 0) for name in ("node_files", "node_bytes")
+    )
     # A block may lie on several nodes of one kind at a site.
     at_block = find_starts(kinds, blocks)
     has_files = sum_runs(files, at_block, "node_files") > 0
@@ -202,11 +198,6 @@ def _distinct_blocks(groups: Longs, blocks: Hashes, groups_asked: Longs) -> Long
     return np.searchsorted(once, groups_asked, "right") - np.searchsorted(
         once, groups_asked, "left"
     )
-
-
-def _values(measures: dict[str, Longs], validity: npt.NDArray[np.uint8], name: str) -> Longs:
-    """Return a measure with 0 where it is null."""
-    return np.where(validity & BITS[name], measures[name], 0)
 
 
 def _reduced(

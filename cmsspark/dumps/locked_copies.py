@@ -173,7 +173,17 @@ class CopyMerge:
         np.maximum.at(largest, file, copies["bytes"])
         size = np.where(size < 0, largest, size)
         yield from self._copies(blocks, block, file, rse, copies)
-        yield from self._totals(blocks, block, size)
+        # What the catalogue says of each block, also of one that is no file's.
+        in_block = block >= 0
+        count = len(blocks.names)
+        upper, lower = sums_by_group(block[in_block], np.maximum(size[in_block], 0), count)
+        columns = {
+            "block": np.arange(count),
+            "files": np.bincount(block[in_block], minlength=count).astype(np.int64),
+            "upper": upper,
+            "lower": lower,
+        }
+        yield from blocks.rows(BLOCK_TOTALS, columns, self.keys)
         yield from self._present(of_files, in_dbs, len(firsts), file, rse)
 
     def _copies(
@@ -214,19 +224,6 @@ class CopyMerge:
             names = ("files", "lost", "only_and_deletable")
             yield KeyedRows(0, CHECKS, _numbers(dict(zip(names, checks, strict=True))))
 
-    def _totals(self, blocks: BlockNames, block: Longs, size: Longs) -> Iterator[KeyedRows]:
-        """Yield what the catalogue says of each block, also of one that is no file's."""
-        in_block = block >= 0
-        count = len(blocks.names)
-        upper, lower = sums_by_group(block[in_block], np.maximum(size[in_block], 0), count)
-        columns = {
-            "block": np.arange(count),
-            "files": np.bincount(block[in_block], minlength=count).astype(np.int64),
-            "upper": upper,
-            "lower": lower,
-        }
-        yield from blocks.rows(BLOCK_TOTALS, columns, self.keys)
-
     def _present(
         self, files: Columns, ids: Longs, count: int, file: Longs, rse: Longs
     ) -> Iterator[KeyedRows]:
@@ -245,10 +242,8 @@ class CopyMerge:
             "rse": np.concatenate((np.full(len(all_files), -1), rse[is_there])),
         }
         columns["count"] = np.ones(len(columns["rse"]), np.int64)
-        yield from self._by_dataset(group_rows(columns, _PAIR, counts=("count",)))
-
-    def _by_dataset(self, sums: Columns) -> Iterator[KeyedRows]:
-        return by_key(PRESENT, sums["dataset"] * self.keys // max(1, self.count), sums)
+        sums = group_rows(columns, _PAIR, counts=("count",))
+        yield from by_key(PRESENT, sums["dataset"] * self.keys // max(1, self.count), sums)
 
     def _locks(
         self, locks: Sequence[KeyedRows], rules: Sequence[KeyedRows]
@@ -267,7 +262,18 @@ class CopyMerge:
         last = order[np.append(starts[1:], len(order)) - 1]
         rows = {name: values[last] for name, values in rows.items()}
         bits = np.array([account_bit(self.accounts, text) for text in accounts.to_pylist()])
-        yield KeyedRows(0, CHECKS, self._without_rule(rows, rules))
+        rule_ids = join_columns(rules, ("rule_high", "rule_low"))
+        split = len(rule_ids["rule_high"])
+        ids, _ = number_hashes(
+            *(
+                np.concatenate((rule_ids[name], rows[name])).view(np.uint64)
+                for name in ("rule_high", "rule_low")
+            )
+        )
+        has_rule = np.isin(ids[split:], ids[:split]) & (rows["has_rule"] > 0)
+        yield KeyedRows(
+            0, CHECKS, _numbers({"locks": len(has_rule), "without_rule": int((~has_rule).sum())})
+        )
         columns = {
             "block": rows["block"],
             "check": rows["check"],
@@ -281,19 +287,6 @@ class CopyMerge:
         blocks = BlockNames(datasets)
         row_keys = keys_of_hashes(blocks.hashes, self.keys)[columns["dataset"]]
         yield from by_key(DATASET_LOCKS, row_keys, columns, {"dataset": datasets})
-
-    def _without_rule(self, locks: Columns, rules: Sequence[KeyedRows]) -> Columns:
-        """Count the locks, and those whose rule is not there."""
-        rule_ids = join_columns(rules, ("rule_high", "rule_low"))
-        split = len(rule_ids["rule_high"])
-        ids, _ = number_hashes(
-            *(
-                np.concatenate((rule_ids[name], locks[name])).view(np.uint64)
-                for name in ("rule_high", "rule_low")
-            )
-        )
-        has_rule = np.isin(ids[split:], ids[:split]) & (locks["has_rule"] > 0)
-        return _numbers({"locks": len(has_rule), "without_rule": int((~has_rule).sum())})
 
 
 def judge_copies(

@@ -106,13 +106,10 @@ class RowMapper:
                 if is_chosen is not None and not is_chosen(dict(zip(names, row, strict=True))):
                     reader.counts.ignored["not_wanted"] += 1
                     continue
-                by_number.setdefault(self._key(row[key_column]), []).append(row)
+                digest = xxhash.xxh64_intdigest((row[key_column] or "").encode())
+                by_number.setdefault(int((digest >> 52) // (4096 // self.keys)), []).append(row)
             for key, rows in by_number.items():
                 yield _packed(key, name, _table(name, rows))
-
-    def _key(self, value: str | None) -> int:
-        digest = xxhash.xxh64_intdigest((value or "").encode())
-        return int((digest >> 52) // (4096 // self.keys))
 
     def _files(
         self, name: str, reader: RowReader, pieces: Iterable[TablePiece]
@@ -228,7 +225,8 @@ class RowMerge:
         for name, of_table in read.items():
             chosen[name] = choose_rows(name, of_table)
             counts = TableCounts()
-            key_columns = _key_places(name)
+            described = ROW_TABLES[name]
+            key_columns = [list(described.columns).index(part) for part in described.key]
             counts.ignored[NO_KEY] = sum(
                 any(row[key_column] is None for key_column in key_columns) for row in of_table
             )
@@ -236,11 +234,6 @@ class RowMerge:
             yield pack_counts(name, counts)
         for kind, table in self.reduce(chosen).items():
             yield _packed(0, kind, table)
-
-
-def _key_places(name: str) -> list[int]:
-    described = ROW_TABLES[name]
-    return [list(described.columns).index(part) for part in described.key]
 
 
 def read_rows(

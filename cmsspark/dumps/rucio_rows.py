@@ -330,16 +330,15 @@ class FileMerge:
         yield from of_key.blocks.rows(
             BLOCK_TOTALS, {"block": sums.blocks, **sums.totals}, self.keys
         )
-        yield from self._accesses(of_key.blocks, sums)
-        if len(sums.no_block["rse"]):
-            yield KeyedRows(0, OUTSIDE, sums.no_block)
-
-    def _accesses(self, blocks: BlockNames, sums: FileSums) -> Iterator[KeyedRows]:
         numbers, accessed_ms = sums.accessed
         if len(numbers):
             yield from dataset_access_rows(
-                blocks.dataset_hashes[blocks.dataset[numbers]], accessed_ms, self.keys
+                of_key.blocks.dataset_hashes[of_key.blocks.dataset[numbers]],
+                accessed_ms,
+                self.keys,
             )
+        if len(sums.no_block["rse"]):
+            yield KeyedRows(0, OUTSIDE, sums.no_block)
 
 
 def find_disk_replicas(

@@ -57,17 +57,7 @@ class SiftedMapper:
 
     def _sifted(self, table: pa.Table, uses: dict[str, RowUse]) -> pa.Table:
         """Return the table with null for what cannot be true, and count."""
-        uses.setdefault(self.table, RowUse()).add(self._rows(table))
-        for position, name in enumerate(table.column_names):
-            if name in COUNTS or name in TIMES:
-                use = uses.setdefault(f"{self.table}.{name}", RowUse(is_of_values=True))
-                values = _sift(table[name], name, use)
-                if values is not table[name]:
-                    table = table.set_column(position, name, values)
-        return table
-
-    def _rows(self, table: pa.Table) -> RowUse:
-        """Return how many rows name what they must name to be of use."""
+        # Rows are of use that name what they must name.
         names = table.column_names
         if self.datasets is not None and "dataset_id" in names:
             fits, reason = self.datasets.find_positions(table["dataset_id"]) >= 0, "no_dataset"
@@ -75,11 +65,20 @@ class SiftedMapper:
             # The keys of the other tables.
             keys = ("dataset", "dataset_id", "dataset_name", "block_name", "node_name")
             fits, reason = np.ones(table.num_rows, np.bool_), "no_name"
-            for name in keys:
-                if name in names and table[name].null_count:
-                    fits &= is_there(table[name])
+            for key in keys:
+                if key in names and table[key].null_count:
+                    fits &= is_there(table[key])
         used = int(fits.sum())
-        return RowUse(table.num_rows, used, Counter({reason: table.num_rows - used}))
+        uses.setdefault(self.table, RowUse()).add(
+            RowUse(table.num_rows, used, Counter({reason: table.num_rows - used}))
+        )
+        for position, name in enumerate(table.column_names):
+            if name in COUNTS or name in TIMES:
+                use = uses.setdefault(f"{self.table}.{name}", RowUse(is_of_values=True))
+                values = _sift(table[name], name, use)
+                if values is not table[name]:
+                    table = table.set_column(position, name, values)
+        return table
 
 
 def _sift(column: pa.ChunkedArray, name: str, use: RowUse) -> pa.ChunkedArray:

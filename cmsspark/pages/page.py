@@ -50,8 +50,15 @@ def page(
     ``title`` says what the page is about; ``links`` stand at the top.
     """
     name = f"{report.get('job')} of {report.get('period') or report.get('day')}"
+    badges = [badge("warn", "partial")] if report.get("partial") else []
+    if wrong := [join for join in report["joins"] if not join["is_right"]]:
+        badges.append(badge("bad", pluralize(len(wrong), "wrong join")))
+    if warnings := len(report.get("warnings") or ()):
+        badges.append(badge("warn", pluralize(warnings, "warning")))
     about = Markup("{}, run {} {}").format(
-        layout.safe(name), code(report.get("run")), _verdicts(report)
+        layout.safe(name),
+        code(report.get("run")),
+        Markup(" ").join(badges or [badge("good", "complete, nothing unusual")]),
     )
     return layout.document(title or name, _parts(report, facts, pictures), about, links)
 
@@ -82,20 +89,26 @@ def _parts(
             yield section("Compared with the days before", _trends(report), about=_ABOUT_TRENDS)
         if lines := apart(report):
             yield section("Beside the cells", layout.items(lines))
-        yield section("Joins", _joins(report["joins"]), about=_ABOUT_JOINS)
+        joins = report["joins"]
+        rows = [
+            [
+                join["stream"],
+                join["join"],
+                f"{join['rows_in']:,}",
+                f"{join['rows_out']:,}",
+                badge("good", "correct") if join["is_right"] else badge("bad", "wrong"),
+            ]
+            for join in joins
+        ]
+        yield section(
+            "Joins",
+            table(["stream", "join", "rows in", "rows out", "result"], rows, (0, 1)),
+            about=_ABOUT_JOINS,
+        )
     if inputs := _inputs(streams):
         yield section("Inputs", *inputs)
     yield from _details(report, streams)
     yield section("The run", table((), report["result"], (0, 1)))
-
-
-def _verdicts(report: Mapping[str, Any]) -> Markup:
-    badges = [badge("warn", "partial")] if report.get("partial") else []
-    if wrong := [join for join in report["joins"] if not join["is_right"]]:
-        badges.append(badge("bad", pluralize(len(wrong), "wrong join")))
-    if warnings := len(report.get("warnings") or ()):
-        badges.append(badge("warn", pluralize(warnings, "warning")))
-    return Markup(" ").join(badges or [badge("good", "complete, nothing unusual")])
 
 
 def _facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -198,20 +211,6 @@ def _trend(days: Sequence[Mapping[str, Any]], stream: str, usual: float | None) 
     return charts.plot(
         lines, x, Axis(0, top), about=f"records a day: at most {si(top)}", width=300, height=70
     )
-
-
-def _joins(joins: Sequence[Mapping[str, Any]]) -> Markup:
-    rows = [
-        [
-            join["stream"],
-            join["join"],
-            f"{join['rows_in']:,}",
-            f"{join['rows_out']:,}",
-            badge("good", "correct") if join["is_right"] else badge("bad", "wrong"),
-        ]
-        for join in joins
-    ]
-    return table(["stream", "join", "rows in", "rows out", "result"], rows, (0, 1))
 
 
 def _inputs(streams: Sequence[Mapping[str, Any]]) -> list[Markup]:

@@ -339,7 +339,29 @@ def pdf(svg: str) -> bytes:
     operations = [f"1 0 0 1 {-x:.1f} {height + top:.1f} cm"]
     _draw(root, 0.0, operations)
     content = "\n".join(operations).encode("cp1252", "replace")
-    return _file(content, width, height)
+    fonts = [
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /%s /Encoding /WinAnsiEncoding >>" % name
+        for name in (b"Helvetica", b"Helvetica-Bold")
+    ]
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %.1f %.1f] /Contents 4 0 R"
+        b" /Resources << /Font << /F1 5 0 R /F2 6 0 R >> >> >>" % (width, height),
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
+        *fonts,
+    ]
+    result, offsets = b"%PDF-1.4\n", []
+    for number, item in enumerate(objects, start=1):
+        offsets.append(len(result))
+        result += b"%d 0 obj\n%s\nendobj\n" % (number, item)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    return (
+        result
+        + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table)
+        + b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n"
+        % (len(objects) + 1, len(result))
+    )
 
 
 def _draw(element: ElementTree.Element, shift: float, operations: list[str]) -> None:
@@ -403,33 +425,6 @@ def _text(element: ElementTree.Element, shift: float) -> str:
 
 def _colour(colour: str) -> str:
     return " ".join(f"{int(colour[digit : digit + 2], 16) / 255:.3f}" for digit in (1, 3, 5))
-
-
-def _file(content: bytes, width: float, height: float) -> bytes:
-    """Return the file of a page with this content."""
-    fonts = [
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /%s /Encoding /WinAnsiEncoding >>" % name
-        for name in (b"Helvetica", b"Helvetica-Bold")
-    ]
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %.1f %.1f] /Contents 4 0 R"
-        b" /Resources << /Font << /F1 5 0 R /F2 6 0 R >> >> >>" % (width, height),
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
-        *fonts,
-    ]
-    result, offsets = b"%PDF-1.4\n", []
-    for number, item in enumerate(objects, start=1):
-        offsets.append(len(result))
-        result += b"%d 0 obj\n%s\nendobj\n" % (number, item)
-    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    return (
-        result
-        + b"xref\n0 %d\n0000000000 65535 f \n%s" % (len(objects) + 1, table)
-        + b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n"
-        % (len(objects) + 1, len(result))
-    )
 
 
 # Charts as PNG files, by resvg of the extra ``cmsspark[plot]``.

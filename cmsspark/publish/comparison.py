@@ -297,13 +297,10 @@ class Comparison:
                     "two rows of the day make the same document",
                     next_step="run the job of the day again",
                 ) from None
-        self._summary = self._expected_summary(is_partial)
-
-    def _expected_summary(self, is_partial: bool) -> dict[str, Any]:
         count, digest = digest_pairs(self._db.execute("SELECT id, sha FROM docs ORDER BY id"))
         spec = self._spec
-        values = (spec.table.name, spec.period, count, digest, is_partial, spec.timestamp)
-        return dict(zip(_SUMMARY, values, strict=True))
+        summary = (spec.table.name, spec.period, count, digest, is_partial, spec.timestamp)
+        self._summary = dict(zip(_SUMMARY, summary, strict=True))
 
     # -- what is there
     # -----------------------------------------------------------------------------------------

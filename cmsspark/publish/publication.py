@@ -400,27 +400,27 @@ def describe_source(stored: CurrentTable, spec: DocumentSpec, request: PublishRe
 def _print(result: PublishResult, reason: str, *, as_json: bool) -> None:
     try:
         if as_json:
-            click.echo(json_text(_as_document(result, reason)))
+            totals, spooled = result.totals, result.spooled
+            click.echo(
+                json_text(
+                    {
+                        "table": result.table,
+                        "destination": result.where,
+                        "confirmed": totals.confirmed,
+                        "in_doubt": totals.in_doubt,
+                        "to_send": totals.waiting + totals.stalled,
+                        "quarantined": result.quarantined + totals.refused,
+                        "unchanged": 0 if spooled is None else spooled.unchanged,
+                        "gone": 0 if spooled is None else spooled.gone,
+                        "reason": reason,
+                    }
+                )
+            )
         else:
             _print_totals(result)
     except OSError:
         # Documents are sent and recorded also where nobody reads this.
         drop_stdout()
-
-
-def _as_document(result: PublishResult, reason: str) -> dict[str, object]:
-    totals, spooled = result.totals, result.spooled
-    return {
-        "table": result.table,
-        "destination": result.where,
-        "confirmed": totals.confirmed,
-        "in_doubt": totals.in_doubt,
-        "to_send": totals.waiting + totals.stalled,
-        "quarantined": result.quarantined + totals.refused,
-        "unchanged": 0 if spooled is None else spooled.unchanged,
-        "gone": 0 if spooled is None else spooled.gone,
-        "reason": reason,
-    }
 
 
 def _print_totals(result: PublishResult) -> None:

@@ -485,7 +485,14 @@ def read_folder(name: str, files: Files, read: Folder, fixed: Fixed) -> pa.Table
                         continue
                     records = _RECORDS[read.form](stream, file.path)
                     if read.form == "csv":
-                        records = _check_header(records, schema, file.path)
+                        _, header, _ = next(records)
+                        missing = [name for name in schema.names if name not in header]
+                        if missing and isinstance(header, Mapping):
+                            raise DataError(
+                                "a CSV file lacks a column that the job reads",
+                                where=file.path,
+                                found=f"no {missing[0]}; it has {', '.join(header) or 'no header'}",
+                            )
                     tables.append(_checked_rows(name, records, schema, file.path, bins, fixed))
             except OSError as error:
                 raise unreadable(file.path, error) from None
@@ -561,21 +568,6 @@ def _csv_records(stream: IO[bytes], path: str) -> Iterator[_Record]:
                     },
                     raw,
                 )
-
-
-def _check_header(records: Iterator[_Record], schema: Table, path: str) -> Iterator[_Record]:
-    """Return the records behind the header of a CSV file. Raises DataError (65) if it
-    lacks a column.
-    """
-    _, header, _ = next(records)
-    missing = [name for name in schema.names if name not in header]
-    if missing and isinstance(header, Mapping):
-        raise DataError(
-            "a CSV file lacks a column that the job reads",
-            where=path,
-            found=f"no {missing[0]}; it has {', '.join(header) or 'no header'}",
-        )
-    return records
 
 
 def _plain_avro_records(stream: IO[bytes], path: str) -> Iterator[_Record]:

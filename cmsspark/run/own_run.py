@@ -175,17 +175,18 @@ class OwnRun:
                     allow_missing=self.allow_missing, fixed=fixed,
                 )  # fmt: skip
             elif isinstance(read, Folder):
-                fixed.files[name] = list_files(self.files, read, self.interval, self._base)
+                module_file = getattr(function_module(self.declared), "__file__", None)
+                fixed.files[name] = list_files(
+                    self.files,
+                    read,
+                    self.interval,
+                    Path(module_file).absolute().parent if module_file else Path.cwd(),
+                )
         if self.declared.accesses is not None:
             return self._store_with_accesses(self.declared.accesses)
         with self.run_context.staged(self.files) as staged:
             rows = self._write(staged, self._frames({}))
             return self._commit(staged, rows)
-
-    @property
-    def _base(self) -> Path:
-        module_file = getattr(function_module(self.declared), "__file__", None)
-        return Path(module_file).absolute().parent if module_file else Path.cwd()
 
     def _frames(self, accesses: Mapping[str, pa.Table | DataFrame]) -> dict[str, Any]:
         """Return all inputs as the job takes them. Raises DataError (65)."""
@@ -236,7 +237,21 @@ class OwnRun:
         from cmsspark.dumps.spark_transport import send_table
 
         assert self.spark is not None
-        return send_table(self.spark, table, _as_schema(table))
+        kinds = {
+            "string": "string",
+            "int64": "long",
+            "int32": "int",
+            "double": "double",
+            "date32[day]": "date",
+            "bool": "boolean",
+        }
+        return send_table(
+            self.spark,
+            table,
+            Table(
+                "", "", tuple(Column(part.name, kinds[str(part.type)]) for part in table.schema)
+            ),
+        )
 
     def _call(self, frames: Mapping[str, Any]) -> Any:
         """Return what the function returns. Raises SettingsError (78) for what it raises."""
@@ -497,19 +512,6 @@ def _scan_in_spark(
     columns = {name: [row[name] for row in rows] for name, _ in COLUMNS}
     if rows:
         yield record_batch(columns, COLUMNS)
-
-
-def _as_schema(table: pa.Table) -> Table:
-    """Return the columns of an Arrow table as a stored table's."""
-    kinds = {
-        "string": "string",
-        "int64": "long",
-        "int32": "int",
-        "double": "double",
-        "date32[day]": "date",
-        "bool": "boolean",
-    }
-    return Table("", "", tuple(Column(part.name, kinds[str(part.type)]) for part in table.schema))
 
 
 def added_columns(interval: Interval) -> dict[str, Any]:

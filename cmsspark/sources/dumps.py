@@ -80,7 +80,15 @@ def choose_dbs_dump(files: Files, layout: Layout, day: date, tables: Iterable[st
     location, legacy = layout.dump_location("dbs", "dated"), layout.dump_location("dbs", "current")
     dated = _dated(files, location.folder, _DATED)
     if not dated and (current := files.stat(legacy.folder)) is not None and current.is_dir:
-        return _current_dump(files, legacy.folder, required)
+        tables, incomplete = _tables(files, "dbs", legacy.folder, required)
+        if incomplete:
+            raise NotReady(
+                "no complete dbs dump",
+                where=shown(legacy.folder),
+                found="; ".join(incomplete),
+                next_step="run again when it is written",
+            )
+        return Dump("dbs", None, legacy.folder, tables, None)
     return _choose(files, "dbs", day, dated, required, [location.folder, legacy.folder])
 
 
@@ -262,18 +270,6 @@ def _choose(
         + (f" | and {len(skipped) - 3} more" if len(skipped) > 3 else ""),
         next_step="run again when the dump is written",
     )
-
-
-def _current_dump(files: Files, folder: str, required: Sequence[str]) -> Dump:
-    tables, incomplete = _tables(files, "dbs", folder, required)
-    if incomplete:
-        raise NotReady(
-            "no complete dbs dump",
-            where=shown(folder),
-            found="; ".join(incomplete),
-            next_step="run again when it is written",
-        )
-    return Dump("dbs", None, folder, tables, None)
 
 
 def _tables(

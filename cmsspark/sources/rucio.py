@@ -281,19 +281,15 @@ class RucioReader:
             "accessed_ms": self._accessed_ms(piece, stays),
         }
         if self._locks_ms is not None:
-            columns |= self._holds(piece, self._locks_ms)
+            # Tombstones: 0 where it is null, 1 where it has passed, else 2. Of two
+            # values of one replica the larger counts.
+            tombstone = piece.numbers("TOMBSTONE", -1)
+            passed = np.where(tombstone < self._locks_ms, 1, 2)
+            columns |= {
+                "is_locked": (piece.numbers("LOCK_CNT") > 0).astype(np.uint8),
+                "tombstone": np.where(tombstone < 0, 0, passed).astype(np.uint8),
+            }
         return {name: values[stays] for name, values in columns.items()}
-
-    def _holds(self, piece: TablePiece, before_ms: int) -> Arrays:
-        """Return ``is_locked``, and ``tombstone``: 0 where it is null, 1 where it has
-        passed, else 2. Of two values of one replica the larger counts.
-        """
-        tombstone = piece.numbers("TOMBSTONE", -1)
-        passed = np.where(tombstone < before_ms, 1, 2)
-        return {
-            "is_locked": (piece.numbers("LOCK_CNT") > 0).astype(np.uint8),
-            "tombstone": np.where(tombstone < 0, 0, passed).astype(np.uint8),
-        }
 
     def lock_rows(self, piece: TablePiece, rses: Rses) -> Arrays:
         """Return the locks of blocks at storage elements that count: ``name`` and

@@ -377,7 +377,29 @@ class ReportDecoder(JsonDecoder):
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Add reports: pairs of a record and its line."""
         for record, line in records:
-            batch.jobs.append(self._report(record.data, line, batch))
+            meta = record.data.meta_data or MetaData()
+            steps = [step for step in record.data.steps or () if step is not None]
+            bin_ = self._bin(record.data, meta, batch)
+            batch.jobs.append(
+                JobReport(
+                    report_id(record.data, meta),
+                    bin_,
+                    line,
+                    meta.host or UNKNOWN,
+                    meta.jobstate != SUCCESS,
+                    record.data.task or "",
+                    meta.jobtype or "",
+                    len(steps),
+                    sorted({site for step in steps if (site := _site(step)) != UNKNOWN}),
+                    []
+                    if bin_
+                    else [
+                        _step(step)
+                        for step in steps
+                        if (step.name or "").lower().startswith("cmsrun")
+                    ],
+                )
+            )
 
     def _add_at_once(self, chunk: Chunk, first: int, end: int, batch: AccessBatch) -> None:
         # The length of a line decides which report counts, so each is read alone.
@@ -399,25 +421,6 @@ class ReportDecoder(JsonDecoder):
             return self.decode_line(line)
         except REJECTED:
             return self.strict(strict_json.parse_object(line, _LEVELS, has_nan=True))
-
-    def _report(self, data: ReportData, line: bytes, batch: AccessBatch) -> JobReport:
-        meta = data.meta_data or MetaData()
-        steps = [step for step in data.steps or () if step is not None]
-        bin_ = self._bin(data, meta, batch)
-        return JobReport(
-            report_id(data, meta),
-            bin_,
-            line,
-            meta.host or UNKNOWN,
-            meta.jobstate != SUCCESS,
-            data.task or "",
-            meta.jobtype or "",
-            len(steps),
-            sorted({site for step in steps if (site := _site(step)) != UNKNOWN}),
-            []
-            if bin_
-            else [_step(step) for step in steps if (step.name or "").lower().startswith("cmsrun")],
-        )
 
     def _bin(self, data: ReportData, meta: MetaData, batch: AccessBatch) -> str:
         """Return the bin that a record alone decides, counted; empty for one that may

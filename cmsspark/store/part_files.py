@@ -522,7 +522,20 @@ def check_runs(files: Files, fout: str, *, all_runs: bool = False) -> Iterator[R
         check = check_result(files, fout, job, interval)
         yield check
         if all_runs:
-            yield from _replaced_runs(files, fout, job, interval, check.run)
+            current_id = check.run
+            for run in files.list_dir(join(fout, job, interval.isoformat(), "runs")):
+                path = join(run.path, "manifest.json")
+                # A run without a manifest never ended.
+                if run.name == current_id or files.stat(path) is None:
+                    continue
+                replaced = RunCheck(job, interval, run.name, is_current=False)
+                try:
+                    _check(files, results.read_manifest(files, path), run.path, replaced)
+                except InputMissing:
+                    continue  # it was removed meanwhile
+                except CmssparkError as error:
+                    replaced.errors.append(error)
+                yield replaced
 
 
 def check_share(files: Files, fout: str, history: RunHistory, now_ms: int) -> Iterator[RunCheck]:
@@ -556,24 +569,6 @@ def check_result(files: Files, fout: str, job: str, interval: Interval) -> RunCh
     else:
         _check(files, manifest, path, check)
     return check
-
-
-def _replaced_runs(
-    files: Files, fout: str, job: str, interval: Interval, current_id: str
-) -> Iterator[RunCheck]:
-    for run in files.list_dir(join(fout, job, interval.isoformat(), "runs")):
-        path = join(run.path, "manifest.json")
-        # A run without a manifest never ended.
-        if run.name == current_id or files.stat(path) is None:
-            continue
-        check = RunCheck(job, interval, run.name, is_current=False)
-        try:
-            _check(files, results.read_manifest(files, path), run.path, check)
-        except InputMissing:
-            continue  # it was removed meanwhile
-        except CmssparkError as error:
-            check.errors.append(error)
-        yield check
 
 
 def _check(files: Files, manifest: Manifest, folder: str, check: RunCheck) -> None:

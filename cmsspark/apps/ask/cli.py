@@ -43,7 +43,23 @@ def _answered(function: Callable[..., Answer]) -> Callable[..., Any]:
 
     @wraps(function)
     def show(*, top: int, as_json: bool, **options: Any) -> None:
-        _show(function(**options), top, as_json)
+        answer = function(**options)
+        for warning in answer.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        if as_json:
+            click.echo(json.dumps(answer.as_dict(), indent=1, ensure_ascii=False, default=str))
+            return
+        click.secho(printable(answer.headline), bold=True)
+        for line in answer.facts:
+            click.echo(f"  {printable(line)}")
+        for part in answer.parts:
+            if part.rows:
+                click.echo(f"\n{part.title}")
+                echo_table(part.headings, part.shown(top), texts=part.text_columns, indent="  ")
+            if len(part.rows) > top:
+                click.echo(f"  and {len(part.rows) - top:,} more; --top or --json prints them")
+        if answer.page:
+            click.echo(f"page of cmsspark dashboard: {answer.page}")
 
     top_help = "Maximum rows of each table."
     show = click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")(show)
@@ -398,22 +414,3 @@ def worst(
         raise UsageError("agents have no site", next_step="leave out --site")
     with Database(store, files=files) as database:
         return costs.worst(database, name, period, weeks or WEEKS, site)
-
-
-def _show(answer: Answer, top: int, as_json: bool) -> None:
-    for warning in answer.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    if as_json:
-        click.echo(json.dumps(answer.as_dict(), indent=1, ensure_ascii=False, default=str))
-        return
-    click.secho(printable(answer.headline), bold=True)
-    for line in answer.facts:
-        click.echo(f"  {printable(line)}")
-    for part in answer.parts:
-        if part.rows:
-            click.echo(f"\n{part.title}")
-            echo_table(part.headings, part.shown(top), texts=part.text_columns, indent="  ")
-        if len(part.rows) > top:
-            click.echo(f"  and {len(part.rows) - top:,} more; --top or --json prints them")
-    if answer.page:
-        click.echo(f"page of cmsspark dashboard: {answer.page}")

@@ -198,6 +198,9 @@ def draw(
     nobody = (rng.random(len(users)) < NOBODY[stream]).tolist()
     people = [None if is_nobody else user for is_nobody, user in zip(nobody, users, strict=True)]
     read, written = _volumes(rng, bins, world.file_bytes[file])
+    variants = np.searchsorted(
+        np.cumsum(DN_FORMS[stream])[:3], rng.random(len(people)), side="right"
+    ).tolist()
     return Activity(
         stream=stream,
         day=day,
@@ -205,7 +208,7 @@ def draw(
         lfns=_logged_lfns(rng, world, stream, bins, file),
         sizes=world.file_bytes[file].tolist(),
         users=people,
-        dns=_dns(rng, stream, people),
+        dns=[user.dn_forms[i] if user else None for user, i in zip(people, variants, strict=True)],
         apps=[tasks.app[t] for t in tasks_of],
         sites=_some_unknown(rng, [tasks.site[t] for t in tasks_of], UNKNOWN_SITE[stream]),
         clients=_some_unknown(rng, [tasks.client[t] for t in tasks_of], 0.03),
@@ -309,13 +312,6 @@ def _logged_lfns(
             lfn = orphans[f % len(orphans)] if i % 40 == 0 else f"{lfn[:-9]}{f % 97:04d}.root.gone"
         lfns.append(prefix + lfn)
     return lfns
-
-
-def _dns(rng: np.random.Generator, stream: Stream, users: list[Person | None]) -> list[str | None]:
-    variants = np.searchsorted(
-        np.cumsum(DN_FORMS[stream])[:3], rng.random(len(users)), side="right"
-    ).tolist()
-    return [user.dn_forms[i] if user else None for user, i in zip(users, variants, strict=True)]
 
 
 def _some_unknown(rng: np.random.Generator, sites: list[str], share: float) -> list[str | None]:

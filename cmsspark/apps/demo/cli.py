@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import click
 
@@ -29,10 +29,6 @@ from cmsspark.base.text.terminal import percent, pluralize
 from cmsspark.cli.options import DayType, quiet_option
 from cmsspark.pages.day_report import BINS
 from cmsspark.sources.registry import ACCESS_STREAMS
-
-if TYPE_CHECKING:
-    from cmsspark.apps.demo.make import Made
-
 
 #: This file marks a folder of the demo, which may be overwritten.
 MARKER = "demo.json"
@@ -237,23 +233,18 @@ def _make(
 ) -> dict[str, Any]:
     from cmsspark.apps.demo import cached_world
     from cmsspark.apps.demo.make import make
+    from cmsspark.base.text.terminal import volume
 
     marker = paths.out / MARKER
     marker.write_text("{}", encoding="utf-8")
     counts = make(paths.cms, day, records=records, seed=seed, progress=steps.progress)
-    steps.summarize(_size(counts))
-    expected = counts.reconciliation(day)
-    cached_world.save(marker, options, paths.cms, expected)
-    return dict(expected)
-
-
-def _size(counts: Made) -> str:
-    from cmsspark.base.text.terminal import volume
-
-    return (
+    steps.summarize(
         f"{sum(counts.records().values()):,} records ({volume(counts.log_bytes)}) on {counts.datasets} datasets "
         f"of {counts.blocks:,} blocks and {counts.files:,} files"
     )
+    expected = counts.reconciliation(day)
+    cached_world.save(marker, options, paths.cms, expected)
+    return dict(expected)
 
 
 def _jobs(paths: DemoPaths, day: date) -> list[tuple[str, ...]]:
@@ -524,6 +515,7 @@ class Steps:
         What it prints is shown where it fails, or with ``is_shown``.
         """
         printed: list[str] = []
+        # The child reports its progress to the terminal of this process.
         with subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
@@ -532,7 +524,15 @@ class Steps:
             text=True,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, **self._progress(), **environment},
+            env={
+                **os.environ,
+                **(
+                    {progress_line.MODE: "stream"}
+                    if sys.stdout.isatty() and not progress_line.is_quiet()
+                    else {}
+                ),
+                **environment,
+            },
         ) as process:
             assert process.stdout is not None
             began = time.monotonic()
@@ -550,17 +550,6 @@ class Steps:
             for line in printed:
                 self.echo(line)
         return process.returncode
-
-    @staticmethod
-    def _progress() -> dict[str, str]:
-        """Return the environment that has a child report its progress to the terminal
-        of this process.
-        """
-        return (
-            {progress_line.MODE: "stream"}
-            if sys.stdout.isatty() and not progress_line.is_quiet()
-            else {}
-        )
 
 
 def _steps_lines(stream: IO[str]) -> Iterator[str | None]:

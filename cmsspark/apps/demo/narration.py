@@ -117,7 +117,20 @@ def store_day(
     try:
         run.write_arrow(report(partials, day), JOB)
         run.write_arrow(partials, "partials")
-        return run.commit(_manifest(day, key_id) | manifest)
+        streams = served_streams(day)
+        return run.commit(
+            {
+                "streams": list(streams),
+                "epochs": Epochs.load().of_day(day, streams),
+                "missing_streams": [],
+                "partial": False,
+                "warnings": ["simulated results"],
+                "pseudonym_key_id": key_id,
+                "versions": versions(),
+                "timestamp": dates.start_ms(day),
+            }
+            | manifest
+        )
     except BaseException:
         run.abandon()
         raise
@@ -144,20 +157,6 @@ def report(partials: pa.Table, day: date) -> pa.Table:
 def served_streams(day: date) -> tuple[str, ...]:
     """Return the streams that serve a day."""
     return Epochs.load().streams_of_day(day)
-
-
-def _manifest(day: date, key_id: str) -> dict[str, Any]:
-    streams = served_streams(day)
-    return {
-        "streams": list(streams),
-        "epochs": Epochs.load().of_day(day, streams),
-        "missing_streams": [],
-        "partial": False,
-        "warnings": ["simulated results"],
-        "pseudonym_key_id": key_id,
-        "versions": versions(),
-        "timestamp": dates.start_ms(day),
-    }
 
 
 #: A past of more days has as many partials a day as production, and no story.

@@ -155,6 +155,7 @@ class FeedMergeTask:
     earlier: Longs
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         side, blobs, earlier = Merge(), [], [self.earlier]
@@ -177,21 +178,16 @@ class FeedMergeTask:
             (QUARANTINE, stream, "malformed", 0, detail, None)
             for stream, detail in aggregated.quarantined
         ]
-        yield _batch([*rows, (_SUMS, None, None, None, None, sums.encode())])
-
-
-def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    *texts, packed = zip(*rows, strict=True)
-    kinds = {"string": "string", "bigint": "long"}
-    columns = [
-        buffers.array(values, kinds[kind])
-        for values, (_, kind) in zip(texts, _MERGED, strict=False)
-    ]
-    return pa.RecordBatch.from_arrays(
-        [*columns, buffers.binary(packed)], [name for name, _ in _MERGED]
-    )
+        rows.append((_SUMS, None, None, None, None, sums.encode()))
+        *texts, packed = zip(*rows, strict=True)
+        kinds = {"string": "string", "bigint": "long"}
+        columns = [
+            buffers.array(values, kinds[kind])
+            for values, (_, kind) in zip(texts, _MERGED, strict=False)
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [*columns, buffers.binary(packed)], [name for name, _ in _MERGED]
+        )
 
 
 @dataclass(frozen=True)

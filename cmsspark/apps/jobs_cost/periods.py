@@ -12,7 +12,7 @@ import click
 
 from cmsspark.apps.crab.reports import check_sums, sum_or_null
 from cmsspark.base.periods import Period
-from cmsspark.base.schemas import Table, stored_table
+from cmsspark.base.schemas import stored_table
 from cmsspark.cli.period_options import period_command
 from cmsspark.run.period_run import run_on_days, store_period, with_period
 from cmsspark.store.own_jobs import JOBS, Job, declare
@@ -90,7 +90,13 @@ def build(days: JobDays, name: str) -> pl.DataFrame:
     parts = [rows for _, rows in days.rows(of_days.name, of_days.names)]
     rows = pl.from_arrow(pa.concat_tables([of_days.arrow().empty_table(), *parts]))
     assert isinstance(rows, pl.DataFrame)
-    summed = _sums(rows, schema)
+    measures = [name for name in schema.names if name not in (*schema.keys, *_OF_PERIOD)]
+    sums = [name for name in measures if name not in _LARGEST]
+    check_sums(rows, tuple(name for name in sums if rows.schema[name] == pl.Int64))
+    summed = rows.group_by(schema.keys).agg(
+        *(sum_or_null(name) for name in sums),
+        *(pl.col(name).max() for name in measures if name in _LARGEST),
+    )
     if "hour" in schema.keys:
         summed = summed.drop("window_count").join(
             window_counts(days), "hour", how="left", validate="m:1"
@@ -104,18 +110,6 @@ def build(days: JobDays, name: str) -> pl.DataFrame:
         summed.with_columns(day_count=pl.lit(len(days.partials), pl.Int64)), days.period
     )
     return added.select(schema.names).sort(schema.keys)
-
-
-def _sums(rows: pl.DataFrame, schema: Table) -> pl.DataFrame:
-    import polars as pl
-
-    measures = [name for name in schema.names if name not in (*schema.keys, *_OF_PERIOD)]
-    sums = [name for name in measures if name not in _LARGEST]
-    check_sums(rows, tuple(name for name in sums if rows.schema[name] == pl.Int64))
-    return rows.group_by(schema.keys).agg(
-        *(sum_or_null(name) for name in sums),
-        *(pl.col(name).max() for name in measures if name in _LARGEST),
-    )
 
 
 for _feed, _tables in (

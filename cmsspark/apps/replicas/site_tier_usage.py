@@ -44,7 +44,12 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
         (pl.col("present_bytes") > 0) | (pl.col("present_file_count") > 0)
     )
     rows = dump_frames.with_derived(present, KEYS).join(frames["contents"], "dataset_name", "left")
-    rows = _with_replica_events(rows)
+    # Events by the share of a dataset's bytes that is present; null where DBS knows
+    # neither.
+    share = pl.min_horizontal(1.0, pl.col("present_bytes") / pl.col("dataset_bytes"))
+    exact = pl.when(pl.col("dataset_bytes") > 0).then(pl.col("events") * share)
+    events = dump_frames.round_values(rows.select(exact).to_series(), "replica_events")
+    rows = rows.with_columns(events.alias("replica_events"))
     replicas = rows.group_by(KEYS).agg(
         pl.col("site_name").drop_nulls().n_unique().cast(pl.Int64).alias("site_count"),
         dump_frames.exact_sum("replica_events"),
@@ -61,20 +66,6 @@ def build(frames: Frames, day: date) -> pl.DataFrame:
         )
     )
     return dump_frames.in_64_bits(replicas.join(once, KEYS, nulls_equal=True)).sort(KEYS)
-
-
-def _with_replica_events(rows: pl.DataFrame) -> pl.DataFrame:
-    """``rows`` with events by the share of a dataset's bytes that is there; null where
-    DBS knows neither.
-    """
-    import polars as pl
-
-    from cmsspark.dumps import dump_frames
-
-    share = pl.min_horizontal(1.0, pl.col("present_bytes") / pl.col("dataset_bytes"))
-    exact = pl.when(pl.col("dataset_bytes") > 0).then(pl.col("events") * share)
-    events = dump_frames.round_values(rows.select(exact).to_series(), "replica_events")
-    return rows.with_columns(events.alias("replica_events"))
 
 
 JOB: Final = DumpJob(

@@ -42,25 +42,21 @@ def command(ctx: click.Context, names: tuple[str, ...]) -> None:
     elif names == (TOPIC,):
         click.echo(exit_codes())
     else:
-        click.echo(_command_context(group, names).get_help())
-
-
-def _command_context(context: click.Context, names: tuple[str, ...]) -> click.Context:
-    """Return the context of the command with these ``names``. Raises UsageError (2) for
-    a name that does not exist.
-    """
-    for name in names:
-        group = context.command
-        subcommand = group.get_command(context, name) if isinstance(group, click.Group) else None
-        if subcommand is None:
-            commands = group.list_commands(context) if isinstance(group, click.Group) else []
-            topics = [] if context.parent else [TOPIC]
-            raise UsageError(
-                f"there is no help on {' '.join(names)!r}",
-                found=", ".join([*topics, *commands])
-                or f"{context.command_path} has no subcommands",
-                next_step=suggestion(name, [*topics, *commands])
-                or "cmsspark help lists the topics and commands",
+        context = group
+        for name in names:
+            parent = context.command
+            subcommand = (
+                parent.get_command(context, name) if isinstance(parent, click.Group) else None
             )
-        context = click.Context(subcommand, info_name=name, parent=context)
-    return context
+            if subcommand is None:
+                commands = parent.list_commands(context) if isinstance(parent, click.Group) else []
+                topics = [] if context.parent else [TOPIC]
+                raise UsageError(
+                    f"there is no help on {' '.join(names)!r}",
+                    found=", ".join([*topics, *commands])
+                    or f"{context.command_path} has no subcommands",
+                    next_step=suggestion(name, [*topics, *commands])
+                    or "cmsspark help lists the topics and commands",
+                )
+            context = click.Context(subcommand, info_name=name, parent=context)
+        click.echo(context.get_help())

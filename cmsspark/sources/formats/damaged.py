@@ -147,23 +147,19 @@ class Intact:
                 content += self._member.decompress(piece)
             except zlib.error as error:
                 self._end(" ".join(str(error).split()))
-                return content + _bytewise(before, piece)
+                # What comes out of the member before its damage.
+                salvaged = bytearray()
+                try:
+                    for at in range(len(piece)):
+                        salvaged += before.decompress(piece[at : at + 1])
+                except zlib.error:
+                    pass
+                return content + bytes(salvaged)
             piece = self._member.unused_data
             self._begun = not self._member.eof
             if not self._begun:
                 self.verified = self._text_bytes + len(content)
         return content
-
-
-def _bytewise(member: Any, piece: bytes) -> bytes:
-    """Return what comes out of a member before its damage."""
-    content = bytearray()
-    try:
-        for at in range(len(piece)):
-            content += member.decompress(piece[at : at + 1])
-    except zlib.error:
-        pass
-    return bytes(content)
 
 
 def read_lines(

@@ -457,7 +457,12 @@ class Database:
         """Return the stored days or periods of a table, of all jobs or of that in
         ``JOB.TABLE``, oldest first.
         """
-        self._require(table.rpartition(".")[2])
+        name = table.rpartition(".")[2]
+        if name not in self._jobs_by_table:
+            present = ", ".join(self._jobs_by_table)
+            raise UsageError(
+                f"there is no table {name!r}", found=present, next_step="`show tables` lists them"
+            )
         return self.stored_by_view([table])[table]
 
     def stored_by_view(self, views: Sequence[str]) -> dict[str, list[StoredInterval]]:
@@ -527,13 +532,6 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _require(self, table: str) -> None:
-        if table not in self._jobs_by_table:
-            present = ", ".join(self._jobs_by_table)
-            raise UsageError(
-                f"there is no table {table!r}", found=present, next_step="`show tables` lists them"
-            )
 
     def _run(
         self,

@@ -266,18 +266,14 @@ class Prompt:
         if words[0] == ".tables":
             self._answer("show tables", None)
         elif words[0] == ".schema" and len(words) <= 2:
-            self._schema(words[1:] or [table.name for table in self.database.tables])
+            for name in words[1:] or [table.name for table in self.database.tables]:
+                click.echo(f"{name}:")
+                self._answer(f'describe "{name}"', None)
         elif words[0] == ".rows" and len(words) == 2 and words[1].isdecimal() and int(words[1]):
             self.rows = int(words[1])
         else:
             click.echo(_HELP)
         return True
-
-    def _schema(self, tables: list[str]) -> None:
-        """Print the columns of tables."""
-        for table in tables:
-            click.echo(f"{table}:")
-            self._answer(f'describe "{table}"', None)
 
     def _answer(self, statement: str, max_rows: int | None) -> None:
         began = time.monotonic()
