@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cmsspark.base.buffers import flags, is_there, to_numpy
 from cmsspark.counting.catalogue import check_hash, hashes_in
-from cmsspark.dumps.dataset_contents import KnownDatasets
+from cmsspark.dumps.dataset_contents import ROW_USE, KnownDatasets
 from cmsspark.dumps.keyed_rows import (
     Columns,
     KeyedRows,
@@ -33,7 +33,6 @@ from cmsspark.dumps.keyed_rows import (
     rows_by_kind,
 )
 from cmsspark.dumps.rucio_rows import BlockNames, FileMerge, FilesOfKey, RucioFiles, hash_names
-from cmsspark.dumps.sifted_tables import ROW_USE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,6 +7,8 @@ taken off again.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,18 +17,24 @@ import numpy as np
 import numpy.typing as npt
 
 from cmsspark.base.arrays import Longs, sums_by_group
-from cmsspark.base.buffers import array, from_numpy, is_there, to_numpy
+from cmsspark.base.buffers import array, flags, from_numpy, is_there, to_numpy
 from cmsspark.counting.catalogue import Hash, Hashes, check_hash, hashes_in, name_hash
+from cmsspark.counting.row_use import RowUse
 from cmsspark.dumps.keyed_rows import (
     ROWS,
     Columns,
     KeyedRows,
+    Mapper,
     by_key,
     find_starts,
+    group_rows,
     join_columns,
     keys_of_hashes,
     keys_of_ids,
     map_slices,
+    number_names,
+    rank_names,
+    rows_by_kind,
 )
 
 if TYPE_CHECKING:
@@ -329,3 +337,190 @@ def sum_datasets(rows: Iterable[KeyedRows], datasets: KnownDatasets) -> Columns:
     columns = join_columns([entry for entry in rows if entry.kind == TOTALS], ("group", *SUMS))
     numbers = datasets.numbers[columns["group"]].astype(np.int64)
     return {name: _sum(numbers, columns[name], datasets.count) for name in SUMS}
+
+
+# What blocks hold, by dataset and month (rule 39). Files are summed by the id of their
+# block, each file once, by :class:`FileMapper`; these sums meet the rows of BLOCKS by the id.
+
+#: Rows of BLOCKS, and sums of blocks by dataset and month.
+NAMED_BLOCKS, MONTH_SUMS = "named_blocks", "month_sums"
+#: Stands for no month, and for no dataset.
+NULL: Final = np.iinfo(np.int64).min
+#: The first and the last Unix second of the years from 1 to 9999.
+_TIMES: Final = (-62_135_596_800, 253_402_300_799)
+_KEYS: Final = ("dataset", "month")
+_SUMMED: Final = ("block_count", *SUMS)
+
+
+def map_blocks(keys: int, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+    """Yield keyed rows of BLOCKS that have an id, by the id."""
+    for table in tables:
+        blocks = table.filter(flags(is_there(table["block_id"])))
+        ids, created = to_numpy(blocks["block_id"], np.int64), blocks["creation_date"]
+        columns = {
+            "block_id": ids,
+            "name": np.arange(len(ids)),
+            "dataset": to_numpy(blocks["dataset_id"], np.int64, NULL),
+            "created": np.where(is_there(created), to_numpy(created, np.float64), -np.inf),
+        }
+        names = {"name": blocks["block_name"].combine_chunks()}
+        yield from by_key(NAMED_BLOCKS, keys_of_ids(ids, keys), columns, names)
+
+
+def merge_blocks(keys: int, key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
+    """Yield sums of a key's blocks by ``dataset`` (id) and ``month`` (from 1970-01), by
+    the dataset's key.
+    """
+    by_kind = rows_by_kind(rows)
+    yield from by_kind[ROW_USE]
+    blocks = _blocks_once(by_kind[NAMED_BLOCKS])
+    totals = sum_totals(by_kind[TOTALS])
+    ids, block_ids = totals.pop("group"), blocks.pop("block_id")
+    positions = np.minimum(np.searchsorted(ids, block_ids), max(0, len(ids) - 1))
+    has_files = ids[positions] == block_ids if len(ids) else np.zeros(len(block_ids), np.bool_)
+    sums = {name: np.zeros(len(block_ids), np.int64) for name in SUMS}
+    for name, values in totals.items():
+        sums[name][has_files] = values[positions[has_files]]
+    columns = group_rows(
+        blocks | {"block_count": np.ones(len(block_ids), np.int64)} | sums, _KEYS, counts=_SUMMED
+    )
+    yield from by_key(MONTH_SUMS, keys_of_ids(columns["dataset"], keys), columns)
+
+
+def merge_months(key: int, rows: Sequence[KeyedRows]) -> Iterator[KeyedRows]:
+    """Yield one row of the sums of several."""
+    yield KeyedRows(
+        key, MONTH_SUMS, group_rows(join_columns(rows, (*_KEYS, *_SUMMED)), _KEYS, counts=_SUMMED)
+    )
+
+
+def _blocks_once(rows: Sequence[KeyedRows]) -> Columns:
+    """Return ``block_id``, each once, ``dataset`` and ``month``: of several rows the
+    largest values.
+    """
+    numbers, names = number_names(rows, "name")
+    columns = join_columns(rows, ("block_id", "dataset")) | join_columns(
+        rows, ("created",), np.float64
+    )
+    order = np.lexsort(
+        (columns["created"], columns["dataset"], rank_names(names)[numbers], columns["block_id"])
+    )
+    ids = columns["block_id"][order]
+    last = order[np.append(ids[1:] != ids[:-1], np.ones(min(1, len(ids)), np.bool_))]
+    created = columns.pop("created")[last]
+    return {name: values[last] for name, values in columns.items()} | {"month": _months(created)}
+
+
+def _months(seconds: npt.NDArray[np.float64]) -> Longs:
+    """Return the months since 1970-01 of Unix seconds; :data:`NULL` where they are in
+    no year from 1 to 9999.
+    """
+    is_time = (seconds >= _TIMES[0]) & (seconds <= _TIMES[1])
+    times = np.floor(np.where(is_time, seconds, 0)).astype(np.int64).astype("datetime64[s]")
+    return np.where(is_time, times.astype("datetime64[M]").astype(np.int64), NULL)
+
+
+# The rows and values of CSV tables that can be true, and how many are none (rule 70). A
+# mapper gets its tables through here: a count below zero and a time in no plausible year
+# become null, and what was used is counted.
+
+#: Rows that hold what a task used, which pass all merges.
+ROW_USE: Final = "row_use"
+#: Columns of numbers that are never below zero; -1 is how some clients say "not known".
+COUNTS: Final = frozenset(
+    {
+        *("event_count", "file_size", "block_files", "block_bytes"),
+        *("br_node_files", "br_node_bytes"),
+    }
+)
+#: Columns of Unix seconds.
+TIMES: Final = frozenset({"creation_date", "replica_time_create"})
+#: The first second of the year 2100. Milliseconds and microseconds are above it.
+LAST_SECOND: Final = 4_102_444_800
+
+
+@dataclass(frozen=True)
+class SiftedMapper:
+    """A mapper of a table, which gets values that can be true, and after its rows a row
+    of :data:`ROW_USE`.
+
+    ``datasets``: those that rows with a dataset_id must name to be of use.
+    """
+
+    table: str
+    mapper: Mapper[pa.Table]
+    datasets: KnownDatasets | None = None
+
+    def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
+        uses: dict[str, RowUse] = {}
+        yield from self.mapper(self._sifted(table, uses) for table in tables)
+        yield pack_uses(uses)
+
+    def _sifted(self, table: pa.Table, uses: dict[str, RowUse]) -> pa.Table:
+        """Return the table with null for what cannot be true, and count."""
+        # Rows are of use that name what they must name.
+        names = table.column_names
+        if self.datasets is not None and "dataset_id" in names:
+            fits, reason = self.datasets.find_positions(table["dataset_id"]) >= 0, "no_dataset"
+        else:
+            # The keys of the other tables.
+            keys = ("dataset", "dataset_id", "dataset_name", "block_name", "node_name")
+            fits, reason = np.ones(table.num_rows, np.bool_), "no_name"
+            for key in keys:
+                if key in names and table[key].null_count:
+                    fits &= is_there(table[key])
+        used = int(fits.sum())
+        uses.setdefault(self.table, RowUse()).add(
+            RowUse(table.num_rows, used, Counter({reason: table.num_rows - used}))
+        )
+        for position, name in enumerate(table.column_names):
+            if name in COUNTS or name in TIMES:
+                use = uses.setdefault(f"{self.table}.{name}", RowUse(is_of_values=True))
+                values = _sift(table[name], name, use)
+                if values is not table[name]:
+                    table = table.set_column(position, name, values)
+        return table
+
+
+def _sift(column: pa.ChunkedArray, name: str, use: RowUse) -> pa.ChunkedArray:
+    """Return a column with null for what cannot be true; the same one where all can."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    use.rows += len(column) - column.null_count
+    use.used += len(column) - column.null_count
+    ends = pc.min_max(column).as_py()
+    is_below = ends["min"] is not None and ends["min"] < 0
+    is_above = name in TIMES and ends["max"] is not None and ends["max"] >= LAST_SECOND
+    checks: tuple[tuple[bool, str, Any, int], ...] = (
+        (is_below, "negative", pc.less, 0),
+        (is_above, "after_2099", pc.greater_equal, LAST_SECOND),
+    )
+    for is_odd, reason, compare, limit in checks:
+        if is_odd:
+            is_wrong = compare(column, limit).fill_null(False)
+            count = pc.sum(is_wrong).as_py() or 0
+            use.used -= count
+            use.set_aside[reason] += count
+            column = pc.if_else(is_wrong, pa.scalar(None, column.type), column)
+    return column
+
+
+def pack_uses(uses: dict[str, RowUse]) -> KeyedRows:
+    """Return a row of what was used."""
+    texts = [
+        json.dumps([name, use.rows, use.used, use.set_aside, use.is_of_values])
+        for name, use in uses.items()
+    ]
+    return KeyedRows(0, ROW_USE, {"use": np.arange(len(texts))}, {"use": array(texts, "string")})
+
+
+def sum_uses(rows: Iterable[KeyedRows]) -> dict[str, RowUse]:
+    """Return by input what all tasks used, of rows of any kind."""
+    uses: dict[str, RowUse] = {}
+    for entry in rows:
+        for text in entry.names["use"].to_pylist() if entry.kind == ROW_USE else ():
+            name, read, used, set_aside, is_of_values = json.loads(text)
+            use = uses.setdefault(name, RowUse(is_of_values=is_of_values))
+            use.add(RowUse(read, used, Counter(set_aside)))
+    return uses

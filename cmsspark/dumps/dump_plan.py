@@ -18,7 +18,6 @@ import numpy as np
 
 from cmsspark.counting.catalogue import Hash, Hashes, check_hash, name_hash
 from cmsspark.dumps import (
-    block_contents,
     catalogue_differences,
     dataset_contents,
     dataset_replicas,
@@ -27,10 +26,13 @@ from cmsspark.dumps import (
 )
 from cmsspark.dumps.dataset_contents import (
     FILES,
+    ROW_USE,
     TOTALS,
     VALID_BLOCKS,
     FileMapper,
     KnownDatasets,
+    SiftedMapper,
+    sum_uses,
 )
 from cmsspark.dumps.dataset_replicas import BLOCKS, StorageByNode
 from cmsspark.dumps.keyed_rows import (
@@ -49,7 +51,6 @@ from cmsspark.dumps.rucio_rows import (
     hash_names,
     merge_disk_replicas,
 )
-from cmsspark.dumps.sifted_tables import ROW_USE, SiftedMapper, sum_uses
 from cmsspark.engines.merge_task import decode_rows, encode_rows
 from cmsspark.sources.accounts import Accounts
 from cmsspark.sources.registry import REPLICAS
@@ -299,7 +300,7 @@ class _Plan:
         if self.is_check:
             return partial(catalogue_differences.map_named_blocks, self.keys)
         if self.blocks:
-            return partial(block_contents.map_blocks, self.keys)
+            return partial(dataset_contents.map_blocks, self.keys)
         hashes, checks = map(self._dataset_hashes, (name_hash, check_hash))
         return dataset_replicas.BlockMapper(self.datasets, hashes, checks, self.keys)
 
@@ -334,10 +335,10 @@ class _Plan:
             return
         if self.blocks:
             yield partial(merge_kinds, {FILES: self._files})
-            yield partial(block_contents.merge_blocks, self.keys)
+            yield partial(dataset_contents.merge_blocks, self.keys)
             if self.keys > 1:
                 yield partial(
-                    merge_kinds, {block_contents.MONTH_SUMS: block_contents.merge_months}
+                    merge_kinds, {dataset_contents.MONTH_SUMS: dataset_contents.merge_months}
                 )
             return
         merge: Merge | None = None

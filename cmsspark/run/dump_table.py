@@ -117,7 +117,7 @@ def dump_sources(job: DumpTable, transport: Transport, dumps: Sequence[Dump]) ->
 def _rucio_frames(
     job: DumpTable, rows: DumpRows, rses: Rses, accounts: Accounts | None
 ) -> dict[str, pl.DataFrame]:
-    from cmsspark.dumps.rucio_frames import copy_frames, rucio_frames
+    from cmsspark.dumps.dump_frames import copy_frames, rucio_frames
 
     if accounts is not None:
         return copy_frames(rows.rucio, rows.names, rses.rses, accounts)

@@ -32,8 +32,18 @@ from cmsspark.cli.options import (
     with_sources,
 )
 from cmsspark.cli.period_options import allow_missing_option, needed, period_options
-from cmsspark.run.own_function import DAY, PERIOD, FrameKind, JobFunction, OwnRequest
-from cmsspark.run.own_inputs import Accesses, DumpTable, Folder, Read, find_beside
+from cmsspark.run.own_inputs import (
+    DAY,
+    PERIOD,
+    Accesses,
+    DumpTable,
+    Folder,
+    FrameKind,
+    JobFunction,
+    OwnRequest,
+    Read,
+    find_beside,
+)
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.sources import own_streams
 from cmsspark.sources.layout import Epochs

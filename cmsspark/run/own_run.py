@@ -22,7 +22,6 @@ from cmsspark.counting import reconciliation
 from cmsspark.counting.crab_rows import merge_rows
 from cmsspark.counting.folded_accesses import Fold, split_folded, to_arrow
 from cmsspark.counting.merge import merge
-from cmsspark.dumps.dump_tables import table_source
 from cmsspark.engines.broadcast_files import ship
 from cmsspark.engines.job_work import JobTables
 from cmsspark.engines.names import PROCESSES, SPARK
@@ -36,14 +35,16 @@ from cmsspark.run.catalogue_snapshots import open_snapshots
 from cmsspark.run.inputs import resolve
 from cmsspark.run.job_run import JobRun, begin
 from cmsspark.run.log_day import LogDayRun, open_day_snapshots, stream_files
-from cmsspark.run.own_function import JobFunction, OwnRequest, function_module
 from cmsspark.run.own_inputs import (
     Accesses,
     DumpTable,
     Fixed,
     Folder,
+    JobFunction,
+    OwnRequest,
     Stored,
     find_stored,
+    function_module,
     list_files,
     read_dump_table,
     read_folder,
@@ -207,7 +208,7 @@ class OwnRun:
         return {name: self._convert(table) for name, table in tables.items()}
 
     def _dump_in_spark(self, read: DumpTable) -> DataFrame:
-        from cmsspark.dumps.dump_tables import table_source
+        from cmsspark.dumps.spark_transport import table_source
 
         assert self.spark is not None
         dump = self.fixed.dumps[read.kind]
@@ -728,6 +729,8 @@ def scan_accesses(spark: SparkSession, request: DayRequest) -> DataFrame:
     :func:`cmsspark.accesses` does.
     """
     from pyspark.sql import functions as F
+
+    from cmsspark.dumps.spark_transport import table_source
 
     settings = request.settings
     files = files_for("hdfs://", spark)

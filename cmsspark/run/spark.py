@@ -423,7 +423,7 @@ def _attach_by_shuffle(
 
     ``rucio``: the replicas on disk by Rucio.
     """
-    from cmsspark.dumps.dump_tables import table_source
+    from cmsspark.dumps.spark_transport import table_source
     from cmsspark.engines import shuffle_join
     from cmsspark.sources import phedex
 

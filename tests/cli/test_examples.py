@@ -8,7 +8,7 @@ import click
 import pytest
 
 from cmsspark import main
-from cmsspark.cli.examples import EXAMPLES
+from cmsspark.main import EXAMPLES
 
 LINES = [line for lines in EXAMPLES.values() for line in lines]
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmsspark.counting.table_sums import sum_rows
+from cmsspark.pages.pictures import sum_rows
 
 KEYS = st.none() | st.sampled_from(["", "aaa", "eos", "ü"])
 ROWS = st.lists(

@@ -15,7 +15,7 @@ import pytest
 
 from cmsspark.base.errors import CmssparkError, DataError
 from cmsspark.base.schemas import input_table
-from cmsspark.dumps.dump_tables import (
+from cmsspark.dumps.spark_transport import (
     open_lines,
     pack_files,
     pack_ranges,

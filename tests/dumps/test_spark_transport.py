@@ -12,9 +12,8 @@ import pytest
 
 from cmsspark.base.schemas import stored_table
 from cmsspark.dumps import dump_plan, spark_transport
-from cmsspark.dumps.dump_tables import TableSource
 from cmsspark.dumps.keyed_rows import KeyedRows, by_key, number_names, unpack
-from cmsspark.dumps.spark_transport import SparkTransport
+from cmsspark.dumps.spark_transport import SparkTransport, TableSource
 from cmsspark.engines.merge_task import partition_numbers
 
 

@@ -18,7 +18,7 @@ from cmsspark.base.errors import DataError
 from cmsspark.counting.catalogue import name_hash
 from cmsspark.counting.merge import merge
 from cmsspark.counting.pre_aggregate import COLUMNS, record_batch
-from cmsspark.dumps.dump_tables import TableSource
+from cmsspark.dumps.spark_transport import TableSource
 from cmsspark.engines import shuffle_join
 from cmsspark.engines.scan import SPARK_TASK_BYTES, TASK_BYTES, WHOLE_BYTES, are_passed_whole, scan
 from cmsspark.engines.session import unwrap_cause

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from cmsspark.apps.ask import deletion, forecast, holdings, use
+from cmsspark.apps.ask import forecast, holdings, use
 from cmsspark.apps.ask.use import Answer
 from cmsspark.base.errors import UsageError
 from cmsspark.base.names import KINDS
@@ -240,7 +240,7 @@ def deletable(
     stored (popularity_forecast), what is likely to be popular next week is left out.
     """
     needed = None if free is None else int(parse_bytes(free))
-    return deletion.deletable(files, store, site, kind, day, needed)
+    return holdings.deletable(files, store, site, kind, day, needed)
 
 
 @command.command("unique")
@@ -255,7 +255,7 @@ def unique(files: Files, store: str, rse: str, day: date | None) -> Answer:
 
     RSE may be a pattern, or a site with several elements. The job dataset_rses says it.
     """
-    return deletion.unique(files, store, rse, day)
+    return holdings.unique(files, store, rse, day)
 
 
 @command.command("holds")
@@ -274,7 +274,7 @@ def holds(
     RSES; RULES and ACCOUNTS if it has them). People are pseudonyms.
     """
     del fout  # taken as by all questions: the dump has the answer
-    return deletion.holds(load_settings(settings_file), root, dataset, day)
+    return holdings.holds(load_settings(settings_file), root, dataset, day)
 
 
 @command.command("will-be-popular")

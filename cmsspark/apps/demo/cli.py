@@ -4,6 +4,7 @@ it and show the results.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import queue
@@ -109,7 +110,6 @@ def command(
     All files are in DIR, which can be deleted afterwards. Running the demo again
     replaces the day; logs and dumps of the same options are reused.
     """
-    from cmsspark.apps.demo import cached_world
     from cmsspark.apps.demo.narration import STORY_DAYS
 
     paths = DemoPaths.below(out)
@@ -134,7 +134,7 @@ def command(
     with steps.step(
         f"Create a small CMS in {paths.cms}: one day of logs, and the dumps that belong to it"
     ):
-        expected = cached_world.load(paths.out / MARKER, options, paths.cms, is_changed_too=keep)
+        expected = load_made(paths.out / MARKER, options, paths.cms, is_changed_too=keep)
         if expected is None:
             expected = _make(paths, options, day, records, seed, steps)
         else:
@@ -231,7 +231,6 @@ def _settings(paths: DemoPaths) -> str:
 def _make(
     paths: DemoPaths, options: Mapping[str, Any], day: date, records: int, seed: int, steps: Steps
 ) -> dict[str, Any]:
-    from cmsspark.apps.demo import cached_world
     from cmsspark.apps.demo.make import make
     from cmsspark.base.text.terminal import volume
 
@@ -243,7 +242,7 @@ def _make(
         f"of {counts.blocks:,} blocks and {counts.files:,} files"
     )
     expected = counts.reconciliation(day)
-    cached_world.save(marker, options, paths.cms, expected)
+    save_made(marker, options, paths.cms, expected)
     return dict(expected)
 
 
@@ -591,3 +590,73 @@ def installed(name: str, module: str) -> list[str]:
 def spelled(name: str, arguments: Sequence[str]) -> str:
     """Return the command as typed in a shell."""
     return f"{name} {shlex.join(arguments)}"
+
+
+# Logs and dumps of an earlier run: the same options make the same bytes, so that they are
+# not made twice.
+
+#: Packages whose versions decide the bytes that are written.
+_WRITERS: Final = ("numpy", "isal", "fastavro", "cramjam")
+
+
+def save_made(
+    marker: Path, options: Mapping[str, Any], root: Path, reconciliation: Mapping[str, Any]
+) -> None:
+    """Store in ``marker`` what the files below ``root`` were made with, and what a
+    right count of them finds.
+    """
+    marked = {
+        "asked": options,
+        "generator": _generator(),
+        "files": _state(root),
+        "reconciliation": reconciliation,
+    }
+    marker.write_text(json.dumps(marked, indent=1), encoding="utf-8")
+
+
+def load_made(
+    marker: Path, options: Mapping[str, Any], root: Path, *, is_changed_too: bool
+) -> dict[str, Any] | None:
+    """Return what a right count finds of the files that are there; None where they have
+    to be made.
+
+    They are reused if ``options`` made them, as this version of the demo would make
+    them, and nothing has changed them since; with ``is_changed_too`` whatever happened
+    to them since.
+    """
+    try:
+        marked = json.loads(marker.read_text(encoding="utf-8"))
+        if marked.get("asked") != options:
+            return None
+        if not is_changed_too and (marked.get("generator"), marked.get("files")) != (
+            _generator(),
+            _state(root),
+        ):
+            return None
+        return dict(marked["reconciliation"])
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def _generator() -> str:
+    """Return a digest of the code and the packages that write."""
+    from importlib.metadata import version
+
+    digest = hashlib.sha256(" ".join(version(name) for name in _WRITERS).encode())
+    folder = Path(__file__).parent
+    for path in sorted([*folder.glob("*.py"), *folder.glob("*.gz")]):
+        digest.update(f"{path.name} ".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _state(root: Path) -> str:
+    """Return a digest of the names, sizes and times of all files."""
+    digest = hashlib.sha256()
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for path in (Path(folder, name) for name in sorted(names)):
+            status = path.stat()
+            digest.update(
+                f"{path.relative_to(root)} {status.st_size} {status.st_mtime_ns}\n".encode()
+            )
+    return digest.hexdigest()

@@ -27,7 +27,7 @@ from cmsspark.store.stored_columns import table_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cmsspark.apps.demo.history_2015.resampled import ResampledPast
+    from cmsspark.apps.demo.history_2015 import ResampledPast
     from cmsspark.base.schemas import Table
 
 
@@ -217,7 +217,7 @@ def _store_story(
     key: Pseudonyms,
     progress: Progress | None,
 ) -> tuple[int, Story]:
-    from cmsspark.apps.demo.history_2015.resampled import ResampledPast
+    from cmsspark.apps.demo.history_2015 import ResampledPast
 
     files = LocalFiles()
     current = results.current(files, store, JOB, "partials", day)

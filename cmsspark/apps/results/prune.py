@@ -4,21 +4,25 @@ only with ``--yes``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from cmsspark.base import dates
 from cmsspark.base.dates import DAY_MS
-from cmsspark.base.errors import NotReady, UsageError
+from cmsspark.base.errors import CmssparkError, InputMissing, NotReady, UsageError
+from cmsspark.base.periods import Interval, named
 from cmsspark.base.text.progress_line import counted
 from cmsspark.base.text.readable import json_text
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.cli.options import quiet_option, require_store, store_options
-from cmsspark.filesystems.storage import Files
+from cmsspark.filesystems.storage import Files, join
 from cmsspark.settings.settings import Settings, load_settings
-from cmsspark.store import lease, retention
-from cmsspark.store.retention import OldRun
+from cmsspark.store import lease, results
+from cmsspark.store.results import folder_names
+from cmsspark.store.run_history import FILE
 from cmsspark.store.stored_columns import existing_store, open_store
 
 
@@ -84,11 +88,11 @@ def _prune_rest(
     """Return the same for leases, of which only the number is printed, and for damaged
     run histories.
     """
-    leases = list(retention.old_leases(files, fout, before_ms))
+    leases = list(old_leases(files, fout, before_ms))
     held_count = 0
     for old_lease in leases if remove else ():
         try:
-            retention.remove_lease(files, old_lease)
+            remove_lease(files, old_lease)
         except NotReady as error:
             held_count += 1
             report("kept", f"the lease of {old_lease.what}", error.problem)
@@ -96,7 +100,7 @@ def _prune_rest(
         count = len(leases) - held_count
         text = pluralize(count, "old lease")
         report("removed" if remove else "would remove", text)
-    histories = retention.damaged_histories(settings.state_dir, before_ms)
+    histories = damaged_histories(settings.state_dir, before_ms)
     for path in histories:
         if remove:
             path.unlink()
@@ -111,9 +115,7 @@ def prune(
     the number of these runs.
     """
     total = 0
-    runs = list(
-        counted(retention.old_runs(files, fout, before_ms), "looking for old runs", None, "found")
-    )
+    runs = list(counted(old_runs(files, fout, before_ms), "looking for old runs", None, "found"))
     for run in counted(
         runs, "removing old runs" if remove else "listing old runs", len(runs), "runs"
     ):
@@ -147,10 +149,119 @@ def _remove(files: Files, fout: str, run: OldRun) -> str | None:
         with lease.hold(files, folder, f"{run.job} of {run.interval}"):
             # Check again under the lease: a run may have become current, or the current
             # one may be lost.
-            current = retention.current_run(files, fout, run.job, run.interval)
+            current = current_run(files, fout, run.job, run.interval)
             if current is None or run.path.endswith("/" + current):
                 return "it may be the only copy"
             files.delete(run.path)
     except NotReady as error:
         return error.problem
     return None
+
+
+# What may be removed: never a day's current run, nor anything of a day without one.
+
+
+@dataclass(frozen=True)
+class OldRun:
+    """A run that another one replaced, or that never ended; ``size`` in bytes of its files."""
+
+    job: str
+    interval: Interval
+    path: str
+    size: int
+    why: str
+
+
+def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
+    """Yield runs last written before ``before_ms`` (UTC ms) that are not current, job
+    by job, oldest day first.
+
+    Skips days whose current run is unknown, or has lost its manifest or a table: an
+    older run may be the only copy.
+    """
+    for job in folder_names(files, fout):
+        for name in folder_names(files, join(fout, job)):
+            try:
+                interval = named(name)
+            except ValueError:
+                continue
+            current_id = current_run(files, fout, job, interval)
+            if current_id is None:
+                continue
+            for run in files.list_dir(join(fout, job, name, "runs")):
+                if run.name != current_id and run.is_dir and run.mtime_ms < before_ms:
+                    is_whole = files.stat(join(run.path, "manifest.json")) is not None
+                    reason = "replaced by another run" if is_whole else "never ended"
+                    yield OldRun(job, interval, run.path, _size(files, run.path), reason)
+
+
+def current_run(files: Files, fout: str, job: str, interval: Interval) -> str | None:
+    """Return the id of the current run of a day or period; None if it is not complete."""
+    try:
+        run, path, manifest = results.current_run(files, fout, job, interval)
+        is_whole = all(files.stat(join(path, table)) is not None for table in manifest.tables)
+    except CmssparkError:
+        return None
+    return run if is_whole else None
+
+
+def _size(files: Files, path: str) -> int:
+    return sum(
+        _size(files, entry.path) if entry.is_dir else max(entry.size, 0)
+        for entry in files.list_dir(path)
+    )
+
+
+@dataclass(frozen=True)
+class OldLease:
+    """The lease of a job's day or period, last written long ago."""
+
+    job: str
+    name: str
+    path: str
+
+    @property
+    def what(self) -> str:
+        """The work that it protected, for messages."""
+        return f"{self.job} of {self.name}"
+
+
+def old_leases(files: Files, fout: str, before_ms: int) -> Iterator[OldLease]:
+    """Yield leases last written before ``before_ms`` (UTC ms); a holder renews its
+    lease every minute.
+    """
+    base = join(fout, ".leases")
+    if files.stat(base) is None:
+        return
+    for job in files.list_dir(base):
+        for entry in files.list_dir(job.path) if job.is_dir else ():
+            if entry.is_dir and all(
+                file.mtime_ms < before_ms for file in files.list_dir(entry.path)
+            ):
+                yield OldLease(job.name, entry.name, entry.path)
+
+
+def remove_lease(files: Files, old: OldLease) -> None:
+    """Take the lease and remove its folder. Raises NotReady (75) if another process holds it.
+
+    A process that listed the folder before finds this holder, or nothing, and starts
+    from the first number.
+    """
+    try:
+        with lease.hold(files, old.path, old.what):
+            files.delete(old.path)
+    except InputMissing:
+        return  # another process removed it at the same time
+
+
+def damaged_histories(state_dir: Path, before_ms: int) -> list[Path]:
+    """Return damaged run histories that were set aside before ``before_ms``; none where
+    no working one exists.
+    """
+    if not (state_dir / FILE).exists():
+        return []
+    return sorted(
+        path
+        for path in state_dir.glob(f"{FILE}*.damaged-*")
+        if path.stat().st_mtime_ns // 1_000_000 < before_ms
+    )

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cmsspark.apps.demo import cached_world
-from cmsspark.apps.demo.cli import WIDTH, command
+from cmsspark.apps.demo import cli
+from cmsspark.apps.demo.cli import WIDTH, command, load_made, save_made
 from cmsspark.base.errors import OutputError
 from cmsspark.base.reporting import run_click
 from cmsspark.main import command as cmsspark
@@ -130,14 +130,12 @@ def test_logs_and_dumps_are_reused_until_something_changes_them(
     (root / "project").mkdir(parents=True)
     log = root / "project" / "log.json"
     log.write_text("{}")
-    cached_world.save(marker, options, root, {"aaa": {"read": 1}})
+    save_made(marker, options, root, {"aaa": {"read": 1}})
 
     def found(**changed: int) -> tuple[bool, bool]:
         """Whether they are reused, and whether --keep reuses them."""
         asked = {**options, **changed}
-        results = [
-            cached_world.load(marker, asked, root, is_changed_too=keep) for keep in (False, True)
-        ]
+        results = [load_made(marker, asked, root, is_changed_too=keep) for keep in (False, True)]
         assert all(result in (None, {"aaa": {"read": 1}}) for result in results)
         return results[0] is not None, results[1] is not None
 
@@ -149,8 +147,8 @@ def test_logs_and_dumps_are_reused_until_something_changes_them(
     assert found() == (True, True)
     os.utime(log, ns=(1, 1))
     assert found() == (False, True), "the same size at another time"
-    cached_world.save(marker, options, root, {"aaa": {"read": 1}})
-    monkeypatch.setattr(cached_world, "_WRITERS", ("numpy",))
+    save_made(marker, options, root, {"aaa": {"read": 1}})
+    monkeypatch.setattr(cli, "_WRITERS", ("numpy",))
     assert found() == (False, True), "another writer may write other bytes"
     for text in ("", "{}", "[]", '{"asked": {"records": 6000}}'):
         marker.write_text(text)

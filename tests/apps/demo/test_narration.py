@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cmsspark.apps.demo.cli import DemoPaths, past_commands
-from cmsspark.apps.demo.history_2015 import History, activity
-from cmsspark.apps.demo.history_2015.resampled import ResampledPast
+from cmsspark.apps.demo.history_2015 import History, ResampledPast, activity
 from cmsspark.apps.demo.narration import (
     JOB,
     STORY_DAYS,

@@ -19,9 +19,8 @@ from cmsspark.base.schemas import input_table, stored_table
 from cmsspark.dumps import dump_frames
 from cmsspark.dumps.dataset_replicas import REPLICA_COLUMNS
 from cmsspark.dumps.dump_plan import read_dumps
-from cmsspark.dumps.dump_tables import TableSource
 from cmsspark.dumps.process_transport import PartSource, ProcessTransport
-from cmsspark.dumps.spark_transport import SparkTransport
+from cmsspark.dumps.spark_transport import SparkTransport, TableSource
 from cmsspark.run.dump_day import DumpJob
 from cmsspark.sources.formats.sqoop_csv import arrow_schema
 from cmsspark.sources.registry import REPLICAS
