@@ -62,9 +62,8 @@ _TRACKING: Final = "spark.dynamicAllocation.shuffleTracking.enabled"
 _AUX_SERVICES: Final = "yarn.nodemanager.aux-services"
 _MOST_CORES: Final = "yarn.scheduler.maximum-allocation-vcores"
 _SHUFFLE_PORT: Final = "spark.shuffle.service.port"
-#: Nodes whose port is tried, and the seconds for each.
+#: Nodes whose port is tried.
 _ASKED_NODES: Final = 5
-_PORT_PATIENCE_S: Final = 2
 #: Seconds for a question to the NameNode.
 _PATIENCE_S: Final = 15
 
@@ -399,42 +398,42 @@ def shuffle_services(environ: Mapping[str, str]) -> list[str]:
 
 def check_shuffle_port(values: Mapping[str, str], environ: Mapping[str, str]) -> None:
     """Raise SettingsError (78) where YARN's nodes refuse the port on which executors look
-    for the shuffle service: each would end after it has tried for some time.
+    for the shuffle service: each would end after it has tried for some time. Raises
+    NotReady (75) where they refuse the port of their own page, too.
 
     Nodes that cannot be reached from here refuse nothing.
     """
     port_text = values.get(_SHUFFLE_PORT) or yarn.settings(environ).get(_SHUFFLE_PORT) or "7337"
-    hosts = yarn.node_hosts(environ)[:_ASKED_NODES]
-    if not hosts or not port_text.isdigit():
+    nodes = yarn.node_pages(environ)[:_ASKED_NODES]
+    if not nodes or not port_text.isdigit():
         return
-
-    def is_refused(host: str) -> bool:
-        try:
-            socket.create_connection((host, int(port_text)), _PORT_PATIENCE_S).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-        return False
-
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        if not all(pool.map(is_refused, hosts)):
-            return
-    raise SettingsError(
-        "the executors do not reach the shuffle service of Spark on their node",
-        where=f"{_SHUFFLE_PORT} {port_text}",
-        found=f"connection refused by {', '.join(hosts)}",
-        next_step=f"set {_SHUFFLE_PORT} to the port of YARN's nodes, or go without: --conf "
-        f"{_SHUFFLE}=false --conf {_TRACKING}=true",
-    )
+    hosts = [page.rpartition(":")[0] for page in nodes]
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        refused = list(pool.map(lambda host: yarn.refuses(f"{host}:{port_text}"), hosts))
+        away = list(pool.map(yarn.refuses, nodes))
+    if all(away):
+        raise NotReady(
+            "no node of YARN answers",
+            where=", ".join(nodes),
+            found="connection refused, though YARN has them as running",
+            next_step="run it again later; the ResourceManager's page shows what becomes of the nodes",
+        )
+    if all(refused) and not any(away):
+        raise SettingsError(
+            "the executors do not reach the shuffle service of Spark on their node",
+            where=f"{_SHUFFLE_PORT} {port_text}",
+            found=f"connection refused by {', '.join(hosts)}",
+            next_step=f"set {_SHUFFLE_PORT} to the port of YARN's nodes, or go without: --conf "
+            f"{_SHUFFLE}=false --conf {_TRACKING}=true",
+        )
 
 
 def check_staging(values: Mapping[str, str], environ: Mapping[str, str], *, is_made: bool) -> None:
     """Check that Spark can put what travels with a job on HDFS; ``is_made``: by making
     its folder there, else by looking only.
 
-    Raises NotAllowed (77) without a home or permission, NotReady (75) in safe mode.
-    Where the NameNode cannot be asked from here nothing is raised.
+    Raises NotAllowed (77) without a home or permission, NotReady (75) in safe mode and
+    where the NameNode is silent. Where it cannot be asked from here nothing is raised.
     """
     default = yarn.settings(environ, "core-site.xml").get("fs.defaultFS", "")
     if not default.startswith("hdfs://") or is_local(
@@ -467,6 +466,13 @@ def check_staging(values: Mapping[str, str], environ: Mapping[str, str], *, is_m
             found="nothing of that name",
             next_step="have its administrators make it, or name another folder: spark.yarn.stagingDir",
         ) from None
+    except TimeoutError:
+        raise NotReady(
+            "HDFS does not answer",
+            where=server,
+            found=f"nothing for {_PATIENCE_S} s",
+            next_step="run it again later; its administrators see why the NameNode is silent",
+        ) from None
     except Exception as error:
         text = str(error).split("\\n", 1)[0]
         if (reason := refusal(text)) is not None and not isinstance(reason, InputMissing):
@@ -498,6 +504,7 @@ def findings(environ: Mapping[str, str], settings: Settings) -> Iterator[Cmsspar
     values = {**cluster_defaults(host.spark.home, environ), **chosen}
     for check in (
         lambda: yarn.check_nodes(environ),
+        lambda: yarn.check_namenode(environ),
         lambda: check_queue(values, "client", environ),
         lambda: check_sizes(values, "client", environ),
         lambda: lacking_service(values, environ),

@@ -277,6 +277,7 @@ def check_host(
     check_kubernetes(command, cluster_defaults(host.spark.home, host.environ))
     if command.is_on_yarn:
         yarn.check_nodes(host.environ)
+        yarn.check_namenode(host.environ)
 
 
 def with_engine(

@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from cmsspark.base.errors import Exit, NotReady
+from cmsspark.base.errors import Exit, NotReady, SettingsError
 
 T = TypeVar("T")
 #: What ``etc/log4j2.properties`` puts before lines of Spark's YARN client; newlines of
@@ -55,7 +55,8 @@ _LOGS_DEADLINE_S: Final = 90
 #: Where applications are submitted, unless the configuration names another port; seconds
 #: for a connection.
 _MANAGER_PORT: Final = 8032
-_PATIENCE_S: Final = 5
+_NAMENODE_PORT: Final = 8020
+_PATIENCE_S: Final = 3
 _LOG_BYTES: Final = 131_072
 
 #: What a container wrote, by the name of the log: stdout, stderr.
@@ -113,14 +114,16 @@ def node_sizes(environ: Mapping[str, str]) -> list[int]:
     return _answer(environ, "nodes?states=RUNNING", all_sizes) or []
 
 
-def node_hosts(environ: Mapping[str, str]) -> list[str]:
-    """Return the hosts of the nodes that run; empty if YARN's pages do not say."""
+def node_pages(environ: Mapping[str, str]) -> list[str]:
+    """Return ``HOST:PORT`` of the page of each node that runs; empty if YARN's pages do
+    not say.
+    """
 
-    def all_hosts(answer: Any) -> list[str]:
+    def all_pages(answer: Any) -> list[str]:
         nodes = (answer["nodes"] or {}).get("node", [])
-        return sorted({str(node["nodeHostName"]) for node in nodes})
+        return sorted({str(node["nodeHTTPAddress"]) for node in nodes})
 
-    return _answer(environ, "nodes?states=RUNNING", all_hosts) or []
+    return _answer(environ, "nodes?states=RUNNING", all_pages) or []
 
 
 def largest_container(environ: Mapping[str, str]) -> int | None:
@@ -255,6 +258,7 @@ def _as_user(address: str, environ: Mapping[str, str]) -> str:
 def check_nodes(environ: Mapping[str, str]) -> None:
     """Raise NotReady (75) where no node works, or each ResourceManager refuses connections:
     what is submitted then would wait, with YARN's settings for a quarter of an hour.
+    Raises SettingsError (78) where the configuration names none, or no host that is there.
     """
     nodes = active_nodes(environ)
     if nodes == 0:
@@ -264,16 +268,64 @@ def check_nodes(environ: Mapping[str, str]) -> None:
             next_step="try again later; that page shows what became of the nodes",
         )
     managers = _addresses(settings(environ), "yarn.resourcemanager.address", _MANAGER_PORT)
-    if nodes is None and managers and all(map(_refuses, managers)):
+    if nodes is not None:
+        return
+    if managers and all(map(refuses, managers)):
         raise NotReady(
             "the ResourceManager of YARN does not answer",
             where=", ".join(managers),
             found="connection refused",
             next_step="run it again later; if it is another host, correct yarn-site.xml in HADOOP_CONF_DIR",
         )
+    # Where nothing is named, Hadoop's default is this host.
+    is_lacking = _names_no_manager(environ) and refuses(f"localhost:{_MANAGER_PORT}")
+    if is_lacking or (managers and all(map(is_unknown, managers))):
+        raise SettingsError(
+            "yarn-site.xml names no ResourceManager"
+            if is_lacking
+            else "yarn-site.xml names a ResourceManager on a host that is not known here",
+            where=environ.get("YARN_CONF_DIR") or environ.get("HADOOP_CONF_DIR"),
+            found=", ".join(managers) or "no yarn.resourcemanager.hostname, and none on this host",
+            next_step="fetch yarn-site.xml from the cluster, or correct yarn.resourcemanager.hostname",
+        )
 
 
-def _refuses(address: str) -> bool:
+def _names_no_manager(environ: Mapping[str, str]) -> bool:
+    """Return whether a ``yarn-site.xml`` that can be read says nothing of a ResourceManager."""
+    for name in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
+        with suppress(OSError, UnicodeDecodeError):
+            text = Path(environ.get(name) or "", "yarn-site.xml").read_text(encoding="utf-8")
+            # Another file may say it.
+            return "yarn.resourcemanager." not in text and ":include" not in text
+    return False
+
+
+def check_namenode(environ: Mapping[str, str]) -> None:
+    """Raise NotReady (75) where the NameNode of ``fs.defaultFS`` refuses connections,
+    SettingsError (78) where that names neither a host that is there nor a name service.
+    """
+    server = urlsplit(settings(environ, "core-site.xml").get("fs.defaultFS", ""))
+    services = settings(environ, "hdfs-site.xml").get("dfs.nameservices", "").split(",")
+    if server.scheme != "hdfs" or not server.hostname or server.hostname in services:
+        return
+    address = f"{server.hostname}:{server.port or _NAMENODE_PORT}"
+    if is_unknown(address):
+        raise SettingsError(
+            "fs.defaultFS names neither a host that is known here nor a name service",
+            where="core-site.xml",
+            found=server.geturl(),
+            next_step="fetch the cluster's hdfs-site.xml into HADOOP_CONF_DIR, or correct the name",
+        )
+    if refuses(address):
+        raise NotReady(
+            "the NameNode of HDFS does not answer",
+            where=address,
+            found="connection refused",
+            next_step="run it again later; if it is another host, correct fs.defaultFS in core-site.xml",
+        )
+
+
+def refuses(address: str) -> bool:
     """Return whether nothing listens at ``HOST:PORT``. What cannot be reached from here may."""
     host, _, port = address.rpartition(":")
     try:
@@ -282,6 +334,15 @@ def _refuses(address: str) -> bool:
         return True
     except (OSError, ValueError):
         return False
+    return False
+
+
+def is_unknown(address: str) -> bool:
+    """Return whether no name server and no file of this host knows the host of ``HOST:PORT``."""
+    try:
+        socket.getaddrinfo(address.rpartition(":")[0], None)
+    except socket.gaierror as error:
+        return error.errno != socket.EAI_AGAIN
     return False
 
 

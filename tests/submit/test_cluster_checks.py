@@ -290,20 +290,36 @@ def test_a_port_that_every_node_refuses_is_78_before_anything_is_submitted(
 ) -> None:
     (port,) = free_ports(1)
     option = {"spark.shuffle.service.port": str(port)}
-    nodes = pages.answers["/ws/v1/cluster/nodes"]["nodes"]["node"]
-    for each in nodes:
-        each["nodeHostName"] = "127.0.0.1"
+    nodes = with_pages(pages, f"127.0.0.1:{pages.server_port}")
     with pytest.raises(SettingsError, match="do not reach the shuffle service") as error:
         cluster_checks.checked(on_yarn(**option), environ)
     assert str(port) in str(error.value) and "shuffleTracking.enabled=true" in str(error.value)
     with socket.create_server(("127.0.0.1", port)):
         cluster_checks.checked(on_yarn(**option), environ)
-    # A node that cannot be asked from here, and a run without the service.
-    nodes[0]["nodeHostName"] = "nowhere.invalid"
-    cluster_checks.checked(on_yarn(**option), environ)
-    nodes[0]["nodeHostName"] = "127.0.0.1"
+    # A node that cannot be asked from here, one that is away, and a run without the service.
+    for other in ("nowhere.invalid:8042", f"127.0.0.1:{port}"):
+        nodes[0]["nodeHTTPAddress"] = other
+        cluster_checks.checked(on_yarn(**option), environ)
+    with_pages(pages, f"127.0.0.1:{pages.server_port}")
     without = {**option, "spark.shuffle.service.enabled": "false"}
     cluster_checks.checked(on_yarn(**without), environ)
+
+
+def with_pages(pages: Pages, address: str) -> list[dict[str, Any]]:
+    """All nodes, with the address of their page."""
+    nodes: list[dict[str, Any]] = pages.answers["/ws/v1/cluster/nodes"]["nodes"]["node"]
+    for each in nodes:
+        each["nodeHTTPAddress"] = address
+    return nodes
+
+
+def test_nodes_that_are_gone_though_yarn_has_them_as_running_are_75(
+    pages: Pages, environ: Mapping[str, str]
+) -> None:
+    (port,) = free_ports(1)
+    with_pages(pages, f"127.0.0.1:{port}")
+    with pytest.raises(NotReady, match="no node of YARN answers"):
+        cluster_checks.checked(on_yarn(), environ)
 
 
 def test_the_port_of_the_sites_defaults_is_the_one_that_is_asked(
@@ -311,8 +327,7 @@ def test_the_port_of_the_sites_defaults_is_the_one_that_is_asked(
 ) -> None:
     (port,) = free_ports(1)
     (tmp_path / "spark-defaults.conf").write_text(f"spark.shuffle.service.port {port}\n")
-    for each in pages.answers["/ws/v1/cluster/nodes"]["nodes"]["node"]:
-        each["nodeHostName"] = "127.0.0.1"
+    with_pages(pages, f"127.0.0.1:{pages.server_port}")
     with pytest.raises(SettingsError, match=f"spark.shuffle.service.port {port}"):
         cluster_checks.checked(on_yarn(), {**environ, "SPARK_CONF_DIR": str(tmp_path)})
 
@@ -401,6 +416,7 @@ def test_what_should_travel_and_is_not_there_is_78_and_unreadable_77(
             75,
         ),
         (OSError("Connection refused"), None),
+        (TimeoutError(), 75),
         (None, None),
     ],
 )

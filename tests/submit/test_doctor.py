@@ -134,17 +134,21 @@ def test_a_broker_is_connected_to_and_one_that_is_not_there_is_wrong(tmp_path: P
     assert findings(tmp_path, settings)["broker"].state == WRONG, "others can read the password"
 
 
-def test_a_cluster_that_the_settings_name_needs_its_configuration(tmp_path: Path) -> None:
+def test_a_cluster_that_the_settings_name_needs_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert findings(tmp_path)["cluster"].state == OK
     assert findings(tmp_path, "profile: yarn\n")["cluster"].state == WRONG
     found = findings(tmp_path, "profile: yarn\n", {"HADOOP_CONF_DIR": str(tmp_path)})["cluster"]
     assert found.state == WRONG and "core-site.xml and yarn-site.xml" in found.text
     for name in ("core-site.xml", "yarn-site.xml"):
         (tmp_path / name).write_text("<configuration/>")
-    assert (
-        findings(tmp_path, "profile: yarn\n", {"HADOOP_CONF_DIR": str(tmp_path)})["cluster"].state
-        == OK
-    )
+    environ = {"HADOOP_CONF_DIR": str(tmp_path)}
+    # Files that name nothing mean a cluster on this host, and there is none.
+    found = findings(tmp_path, "profile: yarn\n", environ)["cluster"]
+    assert found.state == WRONG and "names no ResourceManager" in found.text
+    monkeypatch.setattr(yarn, "refuses", lambda address: False)
+    assert findings(tmp_path, "profile: yarn\n", environ)["cluster"].state == OK
 
 
 def test_a_cluster_is_asked_for_what_a_run_with_the_profiles_options_needs(
@@ -154,6 +158,7 @@ def test_a_cluster_is_asked_for_what_a_run_with_the_profiles_options_needs(
         (tmp_path / name).write_text("<configuration/>")
     environ = {"HADOOP_CONF_DIR": str(tmp_path)}
     # Executors of the profile take 7 GiB, which the settings do not say.
+    monkeypatch.setattr(yarn, "refuses", lambda address: False)
     monkeypatch.setattr(yarn, "node_sizes", lambda environ: [6 << 30])
     monkeypatch.setattr(yarn, "pages", lambda properties: ["http://rm:8088"])
     small = findings(tmp_path, "profile: yarn\n", environ)["cluster"]

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cmsspark.base.errors import NotReady, UsageError
+from cmsspark.base.errors import NotReady, SettingsError, UsageError
 from cmsspark.base.resources import resource
 from cmsspark.submit import run_command, yarn
 from cmsspark.submit.command import START_WITHIN_S, Command
@@ -151,6 +151,60 @@ def test_a_manager_that_refuses_connections_is_75_before_anything_is_submitted(
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         yarn.check_nodes(site(tmp_path, yarn_resourcemanager_address=address, **pages))
+
+
+def test_a_manager_that_the_configuration_does_not_name_or_know_is_78(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = site(tmp_path, yarn_resourcemanager_hostname="no-such.invalid")
+    with pytest.raises(SettingsError, match="on a host that is not known here") as error:
+        yarn.check_nodes(unknown)
+    assert "no-such.invalid:8032" in str(error.value)
+    nothing = site(tmp_path, yarn_nodemanager_aux__services="spark_shuffle")
+    monkeypatch.setattr(yarn, "refuses", lambda address: address == "localhost:8032")
+    with pytest.raises(SettingsError, match=r"yarn-site\.xml names no ResourceManager"):
+        yarn.check_nodes(nothing)
+    # A cluster on this host needs no name.
+    monkeypatch.setattr(yarn, "refuses", lambda address: False)
+    yarn.check_nodes(nothing)
+
+
+@pytest.mark.parametrize(
+    ("services", "code"), [("", 78), ("other", 78), ("one,no-such.invalid", None)]
+)
+def test_a_name_service_without_its_configuration_is_78(
+    services: str, code: int | None, tmp_path: Path
+) -> None:
+    for file, name, value in (
+        ("core-site.xml", "fs.defaultFS", "hdfs://no-such.invalid"),
+        ("hdfs-site.xml", "dfs.nameservices", services),
+    ):
+        row = f"<property><name>{name}</name><value>{value}</value></property>"
+        (tmp_path / file).write_text(f"<configuration>{row}</configuration>")
+    environ = {"HADOOP_CONF_DIR": str(tmp_path)}
+    if code is None:
+        yarn.check_namenode(environ)
+        return
+    with pytest.raises(SettingsError, match="nor a name service") as error:
+        yarn.check_namenode(environ)
+    assert "hdfs-site.xml" in str(error.value.next_step)
+
+
+def test_a_namenode_that_refuses_connections_is_75_before_anything_is_submitted(
+    tmp_path: Path,
+) -> None:
+    def environ(address: str) -> dict[str, str]:
+        row = f"<property><name>fs.defaultFS</name><value>hdfs://{address}/</value></property>"
+        (tmp_path / "core-site.xml").write_text(f"<configuration>{row}</configuration>")
+        return {"HADOOP_CONF_DIR": str(tmp_path)}
+
+    (port,) = free_ports(1)
+    with pytest.raises(NotReady, match="NameNode of HDFS does not answer") as error:
+        yarn.check_namenode(environ(f"127.0.0.1:{port}"))
+    assert str(port) in str(error.value)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yarn.check_namenode(environ(f"127.0.0.1:{server.getsockname()[1]}"))
+    yarn.check_namenode({})
 
 
 def test_where_no_page_answers_the_submission_goes_on(tmp_path: Path) -> None:
