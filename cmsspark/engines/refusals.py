@@ -257,6 +257,12 @@ _REFUSALS: Final = (
         "Hadoop's configuration names a server that is not known here: {host}",
         "if it is a name service, fetch the cluster's hdfs-site.xml into HADOOP_CONF_DIR; else correct the name",
     ),
+    _rule(
+        r"could only be (?:written|replicated) to 0 [^\n]*",
+        NotReady,
+        "no DataNode of HDFS takes data",
+        "run it again later: hdfs dfsadmin -report shows which are away or full",
+    ),
     # Last: a container that is gone leaves these words, too, beside those of its end.
     _rule(
         r"Call From \S+ to (?P<path>\S+) failed on (?:connection|socket timeout) exception[^\n]*",

@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import shlex
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -253,11 +254,29 @@ def hdfs_errors(location: str) -> Iterator[None]:
             raise SettingsError(
                 "this location is invalid or cannot be reached", where=location, found=text
             ) from None
-        if (damage := hdfs_damage(str(error), location)) is not None:
+        damage = hdfs_damage(str(error), location)
+        if damage is not None and not _has_silent_datanode(str(error)):
             raise damage from None
         raise NotReady(
             "the file system did not answer as it should", where=location, found=text
         ) from None
+
+
+#: A DataNode that the native client has tried, which does not say how it failed.
+_TRIED: Final = re.compile(r'ip_addr: \\*"([^"\\]+)\\*".*?xfer_port: (\d+)')
+_CONNECT_S: Final = 3
+
+
+def _has_silent_datanode(text: str) -> bool:
+    """Return whether a DataNode that a message names takes no connection: then a block may
+    only be out of reach.
+    """
+    for host, port in set(_TRIED.findall(text)):
+        try:
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        except OSError:
+            return True
+    return False
 
 
 def _first_line(error: Exception) -> str:

@@ -57,6 +57,8 @@ _LOGS_DEADLINE_S: Final = 90
 _MANAGER_PORT: Final = 8032
 _NAMENODE_PORT: Final = 8020
 _PATIENCE_S: Final = 3
+#: Seconds after which a server that says nothing is silent.
+_SILENCE_S: Final = 15
 _LOG_BYTES: Final = 131_072
 
 #: What a container wrote, by the name of the log: stdout, stderr.
@@ -277,6 +279,14 @@ def check_nodes(environ: Mapping[str, str]) -> None:
             found="connection refused",
             next_step="run it again later; if it is another host, correct yarn-site.xml in HADOOP_CONF_DIR",
         )
+    addresses = pages(settings(environ))
+    if addresses and all(map(_is_silent, addresses)):
+        raise NotReady(
+            "the ResourceManager of YARN does not answer",
+            where=", ".join(addresses),
+            found=f"it takes connections and says nothing for {_SILENCE_S} s",
+            next_step="run it again later; its administrators see why it is silent",
+        )
     # Where nothing is named, Hadoop's default is this host.
     is_lacking = _names_no_manager(environ) and refuses(f"localhost:{_MANAGER_PORT}")
     if is_lacking or (managers and all(map(is_unknown, managers))):
@@ -334,6 +344,25 @@ def refuses(address: str) -> bool:
         return True
     except (OSError, ValueError):
         return False
+    return False
+
+
+def _is_silent(page: str) -> bool:
+    """Return whether a server takes connections and does not answer: one that is hung. What
+    cannot be reached from here may answer.
+    """
+    parts = urlsplit(page)
+    try:
+        with socket.create_connection((parts.hostname, parts.port), _PATIENCE_S) as link:
+            link.settimeout(_SILENCE_S)
+            # Whatever it speaks, this has an answer or an end.
+            link.sendall(b"GET /ws/v1/cluster/info HTTP/1.0\r\n\r\n")
+            try:
+                link.recv(1)
+            except TimeoutError:
+                return True
+    except OSError:
+        pass
     return False
 
 

@@ -99,6 +99,12 @@ TEXTS = {
     ),
     "InvalidLabelResourceRequestException: Invalid resource request, node label not enabled but request contains label "
     "expression": (78, "no such node label", "nodeLabelExpression"),
+    "RemoteException(java.io.IOException): File /user/me/.sparkStaging/a/pyspark.zip could only be written to 0 of the 1 "
+    "minReplication nodes. There are 1 datanode(s) running and 1 node(s) are excluded in this operation.": (
+        75,
+        "no DataNode of HDFS takes data",
+        "dfsadmin -report",
+    ),
     "Queue root.night is STOPPED. Cannot accept submission of application: application_1_2": (
         75,
         "takes no more",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ from cmsspark.filesystems.hdfs import (
     open_whole,
 )
 from cmsspark.filesystems.storage import RangeFile
+from tests.ports import free_ports
 
 
 @dataclass
@@ -169,6 +171,22 @@ ERRORS = [
     (OSError("Connection refused (os error 111)"), NotReady),
     (RuntimeError('DataTransferError("all replicas failed")'), NotReady),
 ]
+
+
+def test_a_datanode_that_takes_no_connection_is_no_damaged_block() -> None:
+    def failed(port: int) -> RuntimeError:
+        node = f'{{ id: DatanodeIdProto {{ ip_addr: \\"127.0.0.1\\", host_name: \\"h\\", xfer_port: {port}, '
+        return RuntimeError(f'DataTransferError("All DataNodes failed: [DatanodeInfoProto {node}')
+
+    (port,) = free_ports(1)
+    with pytest.raises(NotReady), hdfs_errors("hdfs://n/x"):
+        raise failed(port)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(DataError),
+        hdfs_errors("hdfs://n/x"),
+    ):
+        raise failed(server.getsockname()[1])
 
 
 @pytest.mark.parametrize(("error", "kind"), ERRORS)

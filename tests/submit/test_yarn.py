@@ -153,6 +153,23 @@ def test_a_manager_that_refuses_connections_is_75_before_anything_is_submitted(
         yarn.check_nodes(site(tmp_path, yarn_resourcemanager_address=address, **pages))
 
 
+def test_a_manager_that_takes_connections_and_is_silent_is_75(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yarn, "_SILENCE_S", 0.1)
+    monkeypatch.setattr(yarn, "active_nodes", lambda environ: None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        environ = site(
+            tmp_path,
+            yarn_resourcemanager_address=address,
+            yarn_resourcemanager_webapp_address=address,
+        )
+        with pytest.raises(NotReady, match="ResourceManager of YARN does not answer") as error:
+            yarn.check_nodes(environ)
+    assert "says nothing" in str(error.value)
+
+
 def test_a_manager_that_the_configuration_does_not_name_or_know_is_78(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,9 @@ def translated(
         next_step = "change --cpus, --memory or --pod-template as the message says, or ask the administrators"
     elif status == 403:
         next_step = role_step
+    elif status == 404 and message.startswith("namespaces "):
+        kind, text = SettingsError, ": there is no such namespace"
+        next_step = "correct its name, or ask the administrators for it"
     answer = f"{status} {message}" if kind is ApiAway else message
     return kind(f"{action}{text}", where=where, found=answer, next_step=next_step)
 

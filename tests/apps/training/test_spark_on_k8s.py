@@ -25,7 +25,10 @@ from tests.submit.hosts import PLACES, command
 
 pytestmark = pytest.mark.long
 TOP = Path(__file__).resolve().parents[3]
-MANIFESTS = [file for file in sorted((TOP / "etc/k8s").glob("*.yaml")) if file.name != "pod.yaml"]
+#: Without the template of Spark's pods, and what all pods of a training have.
+MANIFESTS = sorted(
+    set((TOP / "etc/k8s").glob("*.yaml")) - {TOP / "etc/k8s/pod.yaml", TOP / "etc/k8s/train.yaml"}
+)
 
 
 @pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.name)
@@ -187,10 +190,12 @@ class Submission:
     def said(self) -> str:
         return (self.folder / "stderr").read_text()
 
-    def refused(self, token: str = ADMIN) -> subprocess.CompletedProcess[str]:
+    def refused(
+        self, *more: str, token: str = ADMIN, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.words(),
-            env=self.environ(token),
+            self.words(*more),
+            env={**self.environ(token), **environ},
             capture_output=True,
             text=True,
             check=False,
@@ -308,7 +313,7 @@ def test_a_killed_run_leaves_a_secret_of_its_pod_which_the_next_run_deletes(
 def test_a_user_without_rights_is_77_in_one_message_and_nothing_is_started(
     submission: Submission,
 ) -> None:
-    run = submission.refused(NOBODY)
+    run = submission.refused(token=NOBODY)
     assert run.returncode == 77, run.stderr
     assert "cannot create resource" in run.stderr and "etc/k8s/submit-role.yaml" in run.stderr
     assert "Exception" not in run.stderr and submission.secrets() == []
@@ -330,11 +335,51 @@ def test_a_right_that_only_the_driver_lacks_is_77_and_leaves_no_secret(
         submission.namespace,
         {"metadata": {"name": "some"}, "roleRef": role, "subjects": [user]},
     )
-    run = submission.refused(NOBODY)
+    run = submission.refused(token=NOBODY)
     assert run.returncode == 77, run.stderr
     assert "starting the driver on Kubernetes is forbidden" in run.stderr
     assert "Exception" not in run.stderr and "\tat " not in run.stderr
     assert submission.secrets() == []
+
+
+def test_a_certificate_that_nobody_known_signed_is_77_and_leaves_no_secret(
+    submission: Submission, tmp_path: Path
+) -> None:
+    config = yaml.safe_load(submission.kube.kubeconfig().read_text())
+    for cluster in config["clusters"]:
+        del cluster["cluster"]["certificate-authority"]
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    run = submission.refused(KUBECONFIG=str(tmp_path / "kubeconfig"))
+    assert run.returncode == 77, run.stderr
+    assert "certificate" in run.stderr and "Traceback" not in run.stderr
+    assert submission.secrets() == []
+
+
+@pytest.mark.parametrize(
+    ("conf", "code", "words"),
+    [
+        ("spark.kubernetes.file.upload.path=", 78, "no folder from which a driver on Kubernetes"),
+        ("spark.kubernetes.namespace=not-there", 78, "not-there"),
+    ],
+)
+def test_what_lacks_is_told_before_a_secret_is_made(
+    submission: Submission, conf: str, code: int, words: str
+) -> None:
+    run = submission.refused("--conf", conf)
+    assert run.returncode == code and words in run.stderr, run.stderr
+    assert "Traceback" not in run.stderr and submission.secrets() == []
+
+
+def test_a_server_that_is_silent_while_the_driver_is_made_ends_the_run_in_75(
+    submission: Submission,
+) -> None:
+    submission.kube.pause(is_paused=True)
+    try:
+        run = submission.refused()
+    finally:
+        submission.kube.pause(is_paused=False)
+    assert run.returncode == 75 and "does not answer" in run.stderr, run.stderr
+    waited_for(lambda: not submission.secrets())
 
 
 def test_the_role_of_those_who_submit_is_enough(submission: Submission) -> None:
