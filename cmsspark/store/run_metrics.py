@@ -103,6 +103,13 @@ class TaskTotals(msgspec.Struct):
     #: The largest of a single task.
     peak_execution_bytes: int = 0
 
+    @property
+    def worked_ms(self) -> int:
+        """The time in which the JVM worked for tasks: on a host that others load most of a
+        task's time may be waiting for a core.
+        """
+        return min(self.run_ms, self.cpu_ms + self.gc_ms) if self.cpu_ms else self.run_ms
+
 
 class StageEntry(msgspec.Struct):
     """An attempt of a stage. In a run by processes: one call of the pool of workers."""

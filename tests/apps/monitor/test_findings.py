@@ -65,6 +65,14 @@ def healthy() -> RunMetrics:
     return run
 
 
+def test_garbage_is_judged_by_the_work_of_the_jvm_not_by_waiting_for_a_core() -> None:
+    run = healthy()
+    run.totals.gc_ms = 50_000
+    assert [finding.code for finding in find(run)] == ["gc"]
+    run.totals.gc_ms, run.totals.run_ms, run.totals.cpu_ms = 14_000, 100_000, 5_000
+    assert find(run) == [], "19 s of work, most of a JVM's begin"
+
+
 def test_executors_that_end_with_their_application_are_no_finding() -> None:
     """The driver needs some seconds to end, in which they get SIGTERM."""
     run = healthy()

@@ -88,7 +88,7 @@ def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
         totals = run.totals
         worst.has_times = worst.has_times or totals.run_ms > 0
         # The first seconds of a JVM have much garbage of their own.
-        if totals.run_ms >= GC_LEAST_MS:
+        if totals.worked_ms >= GC_LEAST_MS:
             worst.gc_share = max(worst.gc_share, totals.gc_ms / totals.run_ms)
         worst.has_succeeded = worst.has_succeeded or run.state == "DONE"
         # In local mode the driver runs the tasks, too.

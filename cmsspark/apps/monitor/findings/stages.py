@@ -81,9 +81,9 @@ def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
     totals = metrics.totals
     # Tasks with more than their memory make garbage, too.
     has_cause = any(finding.code in ("skewed_stage", "spill") for finding in findings)
-    is_short = totals.run_ms < GC_LONG_MS
+    is_short = totals.worked_ms < GC_LONG_MS
     most = GC_SHARE_SHORT if is_short or has_cause else GC_SHARE
-    if totals.run_ms >= GC_LEAST_MS and totals.gc_ms > most * totals.run_ms:
+    if totals.worked_ms >= GC_LEAST_MS and totals.gc_ms > most * totals.run_ms:
         yield named(
             "gc",
             f"{totals.gc_ms / totals.run_ms:.0%} of the tasks' time was garbage collection{host_load(metrics)}",
