@@ -15,6 +15,7 @@ workers), ``script``, ``arguments``, ``output`` (a folder), ``run``, ``attempt``
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import re
@@ -143,6 +144,11 @@ class Script:
         if job.get("files"):
             environment |= files_environment(job["files"], environment)
         os.makedirs(job["output"], exist_ok=True)
+        # A script of an attempt whose launcher was killed may still be there, for the time
+        # of grace. Not every file system has locks.
+        self._folder = os.open(job["output"], os.O_RDONLY)
+        with suppress(OSError):
+            fcntl.flock(self._folder, fcntl.LOCK_EX)
         # Orphans of the script become children of this process, which ends them.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         parent = os.getpid()
@@ -166,6 +172,7 @@ class Script:
             yield {"line": blanked(line, self._values)}
         code = self.process.wait()
         self._end_group()
+        os.close(self._folder)
         yield {"code": code, "stopped": self._stopping.is_set()}
 
     def stop(self) -> None:

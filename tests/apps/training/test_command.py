@@ -115,6 +115,32 @@ def test_a_run_whose_launcher_died_is_resumed_with_what_its_workers_left(home: P
     assert refused("run", "--resume", "lost").exit_code == 2
 
 
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(os.environ["CMSSPARK_TRAIN_OUTPUT"] + "/log", "a", buffering=1) as log:
+    log.write("begin\\n")
+    print("up", flush=True)
+    time.sleep(4)
+    log.write("end\\n")
+"""
+
+
+def test_a_resumed_script_begins_when_the_one_before_has_left_its_folder(home: Path) -> None:
+    (home / "stubborn.py").write_text(STUBBORN)
+    with subprocess.Popen(
+        [sys.executable, "-m", "cmsspark", "lab", "train", "run", "stubborn.py", "--name", "two"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=with_path(),
+    ) as launcher:
+        assert launcher.stdout is not None and launcher.stdout.readline() == b"worker 0 | up\n"
+        launcher.kill()
+    train("run", "--resume", "two")
+    train("fetch", "two", "--to", "back")
+    assert (home / "back/log").read_text().split() == ["begin", "end"] * 2
+
+
 def test_what_cannot_be_resumed_is_refused(home: Path) -> None:
     assert refused("run").problem == "name a script, or a run with --resume"
     assert refused("run", "--resume", "none").exit_code == 66
