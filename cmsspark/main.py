@@ -235,7 +235,11 @@ class LazyGroup(click.Group):
         with interruptible():
             subcommand = getattr(importlib.import_module(module), attribute)
         assert isinstance(subcommand, click.Command)
-        return with_examples(with_debug(subcommand), cmd_name)
+        command = with_debug(subcommand)
+        lines = EXAMPLES.get(cmd_name)
+        if lines and not command.epilog:
+            command.epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -365,11 +369,3 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "pseudonyms": ("cmsspark lab pseudonyms list",),
     "train": ("cmsspark lab train status",),
 }
-
-
-def with_examples(command: click.Command, name: str) -> click.Command:
-    """Give a command its examples, below its options."""
-    lines = EXAMPLES.get(name)
-    if lines and not command.epilog:
-        command.epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
-    return command

@@ -43,7 +43,13 @@ def locked_folder(parent: Path, prefix: str, mode: int = 0o777) -> Iterator[Path
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         new.rename(folder)
         try:
-            _remove_unlocked(parent, prefix)
+            for other in parent.glob(f"{prefix}*"):
+                try:
+                    with (other / "lock").open("r") as other_lock:
+                        fcntl.flock(other_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(other, ignore_errors=True)
+                except OSError:
+                    continue  # its process lives, or another one removes it
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -58,13 +64,3 @@ def cache_not_written(folder: Path, error: OSError) -> OutputError:
         found=error.strerror,
         next_step=next_step,
     )
-
-
-def _remove_unlocked(parent: Path, prefix: str) -> None:
-    for folder in parent.glob(f"{prefix}*"):
-        try:
-            with (folder / "lock").open("r") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue  # its process lives, or another one removes it

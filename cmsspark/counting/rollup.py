@@ -239,7 +239,12 @@ class RollupState:
         a sum exceeds 64 bits.
         """
         batches, unpack = _aligned(self._batches, len(self.rollup.grouped))
-        total = _together([batch.sums for batch in batches], self.rollup.sums)
+        frames = [batch.sums for batch in batches]
+        if len(frames) == 1:
+            total = frames[0]
+        else:
+            schema = dict.fromkeys(("key", *self.rollup.sums), pl.Int64)
+            total = _summed(pl.concat([pl.DataFrame(schema=schema), *frames]), self.rollup.sums)
         if total.is_empty() and not self.rollup.keys:
             total = pl.DataFrame(
                 {"key": [0], **dict.fromkeys(self.rollup.sums)}, schema=total.schema
@@ -249,24 +254,18 @@ class RollupState:
             total = total.join(counts, on="key", how="left", validate="1:1")
             total = total.with_columns(pl.col(name).fill_null(0))
         keys = dict(zip(self.rollup.grouped, unpack(total["key"].to_numpy()), strict=True))
-        return self._decoded(total, keys)
-
-    def _decoded(self, total: pl.DataFrame, codes: dict[str, Codes]) -> pl.DataFrame:
-        """Return the rows, sorted, with texts and days for their numbers, and seconds
-        for milliseconds.
-        """
         for name in self.rollup.keys:
-            if name not in codes:
-                codes[name] = self._derived_codes(name)[codes[DERIVED[name].source]]
+            if name not in keys:
+                keys[name] = self._derived_codes(name)[keys[DERIVED[name].source]]
         values = {name: self._of(name).values for name in self.rollup.keys}
         ranks, _ = pack(
-            [rank_values(values[name])[codes[name]] for name in self.rollup.keys], total.height
+            [rank_values(values[name])[keys[name]] for name in self.rollup.keys], total.height
         )
         order = np.argsort(ranks)
         columns = []
         for name in self.rollup.keys:
             kind = pl.Date if name == "day" else pl.String
-            columns.append(pl.Series(name, values[name], kind).gather(codes[name][order]))
+            columns.append(pl.Series(name, values[name], kind).gather(keys[name][order]))
         for name in self.rollup.measures:
             measure = total[name].gather(order)
             columns.append(_in_seconds(measure) if name in _SECONDS else measure)
@@ -374,14 +373,6 @@ def _nullable(column: pl.Series) -> Nullable:
     if not column.null_count():
         return Nullable(column.to_numpy())
     return Nullable(column.fill_null(0).to_numpy(), column.is_not_null().to_numpy())
-
-
-def _together(frames: Sequence[pl.DataFrame], names: Sequence[str]) -> pl.DataFrame:
-    """Return the sums over all batches."""
-    if len(frames) == 1:
-        return frames[0]
-    schema = dict.fromkeys(("key", *names), pl.Int64)
-    return _summed(pl.concat([pl.DataFrame(schema=schema), *frames]), names)
 
 
 def _aligned(batches: Sequence[_Batch], keys: int) -> tuple[list[_Batch], Unpack]:

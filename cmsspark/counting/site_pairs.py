@@ -56,7 +56,20 @@ class SitePairs:
         """Add accesses: the ``route`` of each, its dataset's number in the catalogue,
         and its measures.
         """
-        tiers = self._find_tiers(datasets, catalogue)
+        missing = int(datasets.max()) + 1 - len(self._tier_of_dataset)
+        if missing > 0:
+            self._tier_of_dataset = np.append(
+                self._tier_of_dataset, np.full(missing, -1, np.int64)
+            )
+        # np.unique would import numpy.ma in each worker.
+        unseen = np.flatnonzero(np.bincount(datasets[self._tier_of_dataset[datasets] < 0]))
+        for number, name in zip(
+            unseen.tolist(), catalogue.dataset_names(unseen.astype(np.int32)), strict=True
+        ):
+            self._tier_of_dataset[number] = self._tiers.setdefault(
+                DERIVED["data_tier"].derive(name), len(self._tiers)
+            )
+        tiers = self._tier_of_dataset[datasets]
         # A decoder only appends routes.
         new = [
             self._pairs.setdefault((reader, None if site == UNKNOWN else site), len(self._pairs))
@@ -111,19 +124,3 @@ class SitePairs:
             values, size = rows[name], len(self._tiers) * width
             sums[name] = None if values is None else capped_sums(keys, values, size)[present]
         return sums
-
-    def _find_tiers(self, datasets: Longs, catalogue: Catalogue) -> Longs:
-        missing = int(datasets.max()) + 1 - len(self._tier_of_dataset)
-        if missing > 0:
-            self._tier_of_dataset = np.append(
-                self._tier_of_dataset, np.full(missing, -1, np.int64)
-            )
-        # np.unique would import numpy.ma in each worker.
-        new = np.flatnonzero(np.bincount(datasets[self._tier_of_dataset[datasets] < 0]))
-        for number, name in zip(
-            new.tolist(), catalogue.dataset_names(new.astype(np.int32)), strict=True
-        ):
-            self._tier_of_dataset[number] = self._tiers.setdefault(
-                DERIVED["data_tier"].derive(name), len(self._tiers)
-            )
-        return self._tier_of_dataset[datasets]

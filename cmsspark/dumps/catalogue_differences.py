@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -238,7 +238,13 @@ class BothFiles:
         count = len(firsts)
         block, size = (np.full(count, -1, np.int64) for _ in range(2))
         block[ids[:split]], size[ids[:split]] = rucio.block[has_block], rucio.size[has_block]
-        row = _choose_rows(ids[split:], dbs["file_id"], dbs["dataset"], count)
+        # The row of each name that counts: the one with the larger file_id; -1 where it
+        # has none.
+        names = ids[split:]
+        order = np.lexsort((dbs["dataset"], dbs["file_id"], names))
+        row = np.full(count, -1, np.int64)
+        # The last of several rows stays.
+        row[names[order]] = order
         facts = {
             name: values[row] if len(values) else np.full(count, NULL, np.int64)
             for name, values in dbs.items()
@@ -267,16 +273,3 @@ class BothFiles:
             & (self.size >= 0)
             & (dbs["bytes"] != self.size),
         )
-
-
-def _choose_rows(
-    ids: npt.NDArray[np.int64], file_ids: Any, datasets: Any, count: int
-) -> npt.NDArray[np.int64]:
-    """Return of each name the row that counts, the one with the larger file_id; -1
-    where it has none.
-    """
-    order = np.lexsort((datasets, file_ids, ids))
-    row = np.full(count, -1, np.int64)
-    # The last of several rows stays.
-    row[ids[order]] = order
-    return row

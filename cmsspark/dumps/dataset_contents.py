@@ -408,16 +408,11 @@ def _blocks_once(rows: Sequence[KeyedRows]) -> Columns:
     ids = columns["block_id"][order]
     last = order[np.append(ids[1:] != ids[:-1], np.ones(min(1, len(ids)), np.bool_))]
     created = columns.pop("created")[last]
-    return {name: values[last] for name, values in columns.items()} | {"month": _months(created)}
-
-
-def _months(seconds: npt.NDArray[np.float64]) -> Longs:
-    """Return the months since 1970-01 of Unix seconds; :data:`NULL` where they are in
-    no year from 1 to 9999.
-    """
-    is_time = (seconds >= _TIMES[0]) & (seconds <= _TIMES[1])
-    times = np.floor(np.where(is_time, seconds, 0)).astype(np.int64).astype("datetime64[s]")
-    return np.where(is_time, times.astype("datetime64[M]").astype(np.int64), NULL)
+    is_time = (created >= _TIMES[0]) & (created <= _TIMES[1])
+    times = np.floor(np.where(is_time, created, 0)).astype(np.int64).astype("datetime64[s]")
+    return {name: values[last] for name, values in columns.items()} | {
+        "month": np.where(is_time, times.astype("datetime64[M]").astype(np.int64), NULL)
+    }
 
 
 # The rows and values of CSV tables that can be true, and how many are none (rule 70). A
@@ -454,7 +449,13 @@ class SiftedMapper:
     def __call__(self, tables: Iterable[pa.Table]) -> Iterator[KeyedRows]:
         uses: dict[str, RowUse] = {}
         yield from self.mapper(self._sifted(table, uses) for table in tables)
-        yield pack_uses(uses)
+        texts = [
+            json.dumps([name, use.rows, use.used, use.set_aside, use.is_of_values])
+            for name, use in uses.items()
+        ]
+        yield KeyedRows(
+            0, ROW_USE, {"use": np.arange(len(texts))}, {"use": array(texts, "string")}
+        )
 
     def _sifted(self, table: pa.Table, uses: dict[str, RowUse]) -> pa.Table:
         """Return the table with null for what cannot be true, and count."""
@@ -504,15 +505,6 @@ def _sift(column: pa.ChunkedArray, name: str, use: RowUse) -> pa.ChunkedArray:
             use.set_aside[reason] += count
             column = pc.if_else(is_wrong, pa.scalar(None, column.type), column)
     return column
-
-
-def pack_uses(uses: dict[str, RowUse]) -> KeyedRows:
-    """Return a row of what was used."""
-    texts = [
-        json.dumps([name, use.rows, use.used, use.set_aside, use.is_of_values])
-        for name, use in uses.items()
-    ]
-    return KeyedRows(0, ROW_USE, {"use": np.arange(len(texts))}, {"use": array(texts, "string")})
 
 
 def sum_uses(rows: Iterable[KeyedRows]) -> dict[str, RowUse]:

@@ -311,7 +311,14 @@ class Comparison:
         names = [*self._fields, "timestamp", _IS_GONE, WITHHELD]
         for hit in index.documents([at_time(spec.timestamp), of_type(spec.type)], names):
             self._take(hit, index.where)
-        self._take_summary(index)
+        identity = completeness_id(spec)
+        hits = list(index.documents([of_id(identity), of_type(spec.type + SUFFIX)], _SUMMARY))
+        if not hits:
+            self._note("no summary", identity, None)
+        for hit in hits:
+            body = {name: _plain(hit.body.get(name)) for name in _SUMMARY}
+            if body != self._summary:
+                self._note("summary", identity, _unequal(body, self._summary))
         (expected, seen) = self._db.execute(
             "SELECT count(*), total(seen > 0) FROM docs"
         ).fetchone()
@@ -375,18 +382,6 @@ class Comparison:
         if any(hit.meta(name) not in (None, value) for name, value in fields.items()):
             return False
         return "period" not in self._fields or hit.body.get("period") in (None, spec.period)
-
-    def _take_summary(self, index: SearchIndex) -> None:
-        """Compare the completeness document."""
-        identity = completeness_id(self._spec)
-        kind = self._spec.type + SUFFIX
-        hits = list(index.documents([of_id(identity), of_type(kind)], _SUMMARY))
-        if not hits:
-            self._note("no summary", identity, None)
-        for hit in hits:
-            body = {name: _plain(hit.body.get(name)) for name in _SUMMARY}
-            if body != self._summary:
-                self._note("summary", identity, _unequal(body, self._summary))
 
     def _note(self, kind: str, identity: str, body: str | None) -> None:
         self._db.execute("INSERT INTO found VALUES (?, ?, ?)", (kind, identity, body))

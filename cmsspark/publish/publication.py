@@ -364,7 +364,17 @@ def _report_others(
 
 def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolResult:
     stored = find_stored_table(request, spec.table.name)
-    source = describe_source(stored, spec, request)
+    # What the documents are made from: the run that made the rows, and whatever else
+    # changes documents. A snapshot that is half sent is continued only if its documents
+    # would be the same.
+    parts = [stored.manifest.rows_run, spec.producer, spec.type, request.limit]
+    parts += [
+        name
+        for name, is_on in (("again", request.resend_all), ("no-USER", not spec.has_user_datasets))
+        if is_on
+    ]
+    parts += [f"users>={spec.min_users}"] if spec.min_users else []
+    source = " ".join(str(part) for part in parts if part)
     rows = stored_rows(stored, spec.table)
     try:
         return outbox.fill(
@@ -379,22 +389,6 @@ def _fill(request: PublishRequest, outbox: Outbox, spec: DocumentSpec) -> SpoolR
         raise InputMissing(
             "a stored part vanished while it was read", where=error.filename
         ) from None
-
-
-def describe_source(stored: CurrentTable, spec: DocumentSpec, request: PublishRequest) -> str:
-    """Return what the documents are made from: the run that made the rows, and whatever
-    else changes documents.
-
-    A snapshot that is half sent is continued only if its documents would be the same.
-    """
-    parts = [stored.manifest.rows_run, spec.producer, spec.type, request.limit]
-    parts += [
-        name
-        for name, is_on in (("again", request.resend_all), ("no-USER", not spec.has_user_datasets))
-        if is_on
-    ]
-    parts += [f"users>={spec.min_users}"] if spec.min_users else []
-    return " ".join(str(part) for part in parts if part)
 
 
 def _print(result: PublishResult, reason: str, *, as_json: bool) -> None:

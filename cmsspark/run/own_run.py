@@ -534,6 +534,7 @@ def checked_rows(returned: Any, table: Table, interval: Interval) -> pa.Table:
     Raises DataError (65) that names column, row and value where one does not fit.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     try:
         rows = to_arrow(returned)
@@ -555,22 +556,18 @@ def checked_rows(returned: Any, table: Table, interval: Interval) -> pa.Table:
         if column.name in names:
             columns.append(_cast(rows[column.name], column, kind))
             if not column.is_signed:
-                _check_added(columns[-1], column, added[column.name])
+                values = columns[-1]
+                value = added[column.name]
+                row = pc.index(pc.equal(values, pa.scalar(value, values.type)), False).as_py()
+                if row >= 0:
+                    raise _wrong_value(
+                        column, row, values[row].as_py(), f"it is {value} in every row"
+                    )
         else:
             columns.append(pa.repeat(pa.scalar(added[column.name], kind), rows.num_rows))
     checked = pa.table(columns, schema=table.arrow())
     _check_keys(checked, table)
     return checked
-
-
-def _check_added(values: pa.ChunkedArray, column: Column, value: Any) -> None:
-    """Raise DataError (65) if a column that every row gets has another value."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    row = pc.index(pc.equal(values, pa.scalar(value, values.type)), False).as_py()
-    if row >= 0:
-        raise _wrong_value(column, row, values[row].as_py(), f"it is {value} in every row")
 
 
 def _name_mixed_value(frame: Any, table: Table) -> None:

@@ -149,15 +149,6 @@ class RunContext:
                 yield f"{name} was not told of the run: {reason}"
 
 
-def _in_our_words(error: BaseException) -> BaseException:
-    """Return what an error of Spark means, wherever in a run it was raised; others as they are."""
-    if "pyspark" not in sys.modules or not isinstance(error, Exception):
-        return error
-    from cmsspark.engines.session import unwrap_cause
-
-    return unwrap_cause(error)
-
-
 @contextmanager
 def running(
     settings: Settings,
@@ -176,7 +167,13 @@ def running(
         try:
             yield run_context
         except BaseException as raised:
-            error = _in_our_words(raised)
+            # What an error of Spark means, wherever in a run it was raised.
+            if "pyspark" not in sys.modules or not isinstance(raised, Exception):
+                error = raised
+            else:
+                from cmsspark.engines.session import unwrap_cause
+
+                error = unwrap_cause(raised)
             if (ours := as_ours(error)) is not None:
                 state, code, text = State.FAILED, int(ours.exit_code), ours.text()
             elif isinstance(error, Exception):

@@ -23,7 +23,7 @@ from cmsspark.base.access import AccessBatch, HtcondorJob
 from cmsspark.sources.formats.fast_json import JobKeys, fast_job_lines
 from cmsspark.sources.formats.json_lines import CheckedRecord, JsonDecoder, line_type, split
 from cmsspark.sources.formats.strict_json import Fields
-from cmsspark.sources.record_schema import FormatVersions, RecordSchema, load_schema
+from cmsspark.sources.record_schema import FormatVersions, load_schema
 from cmsspark.sources.values import (
     HOUR_MS,
     MAX_LONG,
@@ -65,13 +65,29 @@ class JobDecoder(JsonDecoder):
     _fast_group: Any = None
 
     def __init__(self, day: date, apps: Apps, format_name: str = "json") -> None:
-        self.schema = in_compiled_order(load_schema(f"{self.stream}/{format_name}", is_open=True))
+        schema = load_schema(f"{self.stream}/{format_name}", is_open=True)
+        # Fields in the order in which compiled code returns their values.
+        order = (*_ORDER, *(column.feeds for column in schema.needed))
+        kinds = ("string", "double", "signed", "flag", "long")
+        columns = sorted(
+            schema.needed, key=lambda column: (kinds.index(column.type), order.index(column.feeds))
+        )
+        self.schema = replace(schema, columns=tuple(columns))
         self.data_type = self.schema.struct("JobData")
         super().__init__(day, apps, format_name)
         self._sites: MemoDict[str | None, str] = MemoDict(site_name, Apps.CACHE_SIZE)
         self._users: MemoDict[str | None, str | None] = MemoDict(person_name, Apps.CACHE_SIZE)
+        groups = (("string",), ("double",), ("signed", "flag"), ("long",))
         self._fast_lines = fast_job_lines(
-            self.day_number, job_keys(self.schema), self._add_fast, self._fast_group
+            self.day_number,
+            JobKeys(
+                *(
+                    tuple(field.key for field in self.schema.fields if field.column.type in group)
+                    for group in groups
+                )
+            ),
+            self._add_fast,
+            self._fast_group,
         )
 
     def line_types(self) -> Sequence[Any]:
@@ -111,27 +127,6 @@ class JobDecoder(JsonDecoder):
         if not checked["job_id"]:
             raise Malformed("data.GlobalJobId: missing or empty")
         return CheckedRecord(self.data_type(**checked), metadata)
-
-
-def in_compiled_order(schema: RecordSchema) -> RecordSchema:
-    """Return the schema with the fields in the order in which compiled code returns their values."""
-    order = (*_ORDER, *(column.feeds for column in schema.needed))
-    kinds = ("string", "double", "signed", "flag", "long")
-    columns = sorted(
-        schema.needed, key=lambda column: (kinds.index(column.type), order.index(column.feeds))
-    )
-    return replace(schema, columns=tuple(columns))
-
-
-def job_keys(schema: RecordSchema) -> JobKeys:
-    """Return the keys of a schema in that order, as compiled code takes them."""
-    groups = (("string",), ("double",), ("signed", "flag"), ("long",))
-    return JobKeys(
-        *(
-            tuple(field.key for field in schema.fields if field.column.type in group)
-            for group in groups
-        )
-    )
 
 
 class CondorDecoder(JobDecoder):

@@ -113,22 +113,19 @@ class Sampler:
         schema = self._versions.by_name[name]
         metadata = record.get("metadata")
         self.seen[schema.name, "", "records"] += 1
-        self._fields(schema, data, schema.prefix)
+        missing: Any = self  # no value of a record
+        for column in schema.needed:
+            if column.name.startswith("metadata."):
+                continue
+            entry = data.get(column.name[len(schema.prefix) :], missing)
+            self.seen[schema.name, column.name, "" if entry is missing else _kind(entry)] += 1
+        self._new_fields(schema, data, schema.prefix)
         if isinstance(metadata, dict):
             if "timestamp" in metadata:
                 self.seen[schema.name, "metadata.timestamp", _kind(metadata["timestamp"])] += 1
             self._new_fields(schema, metadata, "metadata.")
         for field in () if is_flat else record.keys() - {"data", "metadata"}:
             self._new(schema, field, 1, _example(record[field]))
-
-    def _fields(self, schema: RecordSchema, data: Mapping[str, Any], prefix: str) -> None:
-        missing: Any = self
-        for column in schema.needed:
-            if column.name.startswith("metadata."):
-                continue
-            value = data.get(column.name[len(prefix) :], missing)
-            self.seen[schema.name, column.name, "" if value is missing else _kind(value)] += 1
-        self._new_fields(schema, data, prefix)
 
     def _new_fields(self, schema: RecordSchema, values: Mapping[str, Any], prefix: str) -> None:
         for name in () if schema.is_open else values:

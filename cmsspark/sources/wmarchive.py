@@ -272,16 +272,6 @@ _REPORT: Final = _object(
 )
 
 
-def parse_data(value: Any) -> ReportData:
-    """Return the needed fields of a strictly parsed record. Raises Malformed."""
-    if not isinstance(value, dict):
-        raise _unexpected("an object", value, "data")
-    if not strict_json.last(value, "wmaid", text, "data."):
-        raise Malformed("data.wmaid: missing or empty")
-    report: ReportData = _REPORT(value, "data")
-    return report
-
-
 #: The types of jobs whose steps count (rule 56).
 JOB_TYPES: Final = ("Production", "Processing", "Merge", "LogCollect", "Harvesting")
 SUCCESS: Final = "success"
@@ -450,7 +440,11 @@ class ReportDecoder(JsonDecoder):
         )
         data: ReportData | None = None
         for value in values:
-            data = parse_data(value)
+            if not isinstance(value, dict):
+                raise _unexpected("an object", value, "data")
+            if not strict_json.last(value, "wmaid", text, "data."):
+                raise Malformed("data.wmaid: missing or empty")
+            data = _REPORT(value, "data")
         assert data is not None
         return ArchivedRecord(data)
 
@@ -482,6 +476,13 @@ def _step(step: StepFields) -> ReportedStep:
         None if value is None or (limit is not None and value > limit) else value
         for value in times
     )
+    # Several outputs have the same events: the largest sum of an output dataset counts
+    # (rule 56).
+    sums: dict[str | None, int] = {}
+    for product in outputs:
+        if product.events is not None:
+            dataset = product.dataset if isinstance(product.dataset, str) else None
+            sums[dataset] = sums.get(dataset, 0) + int(product.events)
     return ReportedStep(
         step.name or "",
         _site(step),
@@ -498,21 +499,9 @@ def _step(step: StepFields) -> ReportedStep:
         None if memory.rss is None else float(memory.rss),
         None if memory.vsize is None else float(memory.vsize),
         step.status is not None and step.status not in (0, *NO_NUMBERS),
-        _events(outputs),
+        max(sums.values(), default=None),
         (read_ms, write_ms).count(None) - times.count(None),
     )
-
-
-def _events(outputs: Sequence[Output]) -> int | None:
-    """Return the events of a step: the largest sum of an output dataset, as several
-    outputs have the same events (rule 56).
-    """
-    sums: dict[str | None, int] = {}
-    for output in outputs:
-        if output.events is not None:
-            dataset = output.dataset if isinstance(output.dataset, str) else None
-            sums[dataset] = sums.get(dataset, 0) + int(output.events)
-    return max(sums.values(), default=None)
 
 
 def _integer(number: int | float | None) -> int | None:

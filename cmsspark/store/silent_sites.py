@@ -67,12 +67,6 @@ def _count(files: Files, current: CurrentTable, name: str) -> Counts:
     return counts
 
 
-def has_sites(job: str) -> bool:
-    """Return whether the table of a job says how many records a stream has of a site."""
-    tables = JOBS[job].tables
-    return bool(tables) and {*_KEYS, _COUNT} <= set(stored_table(tables[0]).names)
-
-
 def silent_sites(
     store: str, job: str, day: date, files: Files | None = None
 ) -> tuple[list[dict[str, Any]], str]:
@@ -177,8 +171,9 @@ def silent_lines(store: str, job: str, day: date, *, only_warnings: bool = False
     ``only_warnings``: of those alone where the sites have more than 2 % of the stream's
     records, or one is a T1.
     """
-    if not has_sites(job):
-        return []
+    tables = JOBS[job].tables
+    if not tables or not {*_KEYS, _COUNT} <= set(stored_table(tables[0]).names):
+        return []  # the table does not say how many records a stream has of a site
     by_stream: dict[str, list[dict[str, Any]]] = {}
     for row in silent_sites(store, job, day)[0]:
         if row["is_new"]:

@@ -405,15 +405,7 @@ def _check_known(days: StoredDays, column: str, name: str) -> None:
     """Raises InputMissing (66) with similar names where no access and no replica has a
     matching name.
     """
-    matching_names(
-        name, known_names(days, column), column, f"{days.fout}, {spans(list(days.partials))}"
-    )
-
-
-def known_names(days: StoredDays, column: str) -> set[str]:
-    """Return the datasets or sites of the accesses of these days, and those of the
-    replicas if they are stored.
-    """
+    # The names in the accesses of these days, and in the replicas if they are stored.
     names: set[Any] = set()
     for batch in days.pieces([column]):
         for _, rows in batch:
@@ -430,7 +422,7 @@ def known_names(days: StoredDays, column: str) -> set[str]:
         )
     except CmssparkError:
         pass  # no replicas are stored: the names are those of the accesses alone
-    return names - {None}
+    matching_names(name, names - {None}, column, f"{days.fout}, {spans(list(days.partials))}")
 
 
 def matching_names(value: str, names: Iterable[str | None], column: str, where: str) -> list[str]:

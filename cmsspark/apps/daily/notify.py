@@ -83,15 +83,6 @@ def cron_metrics(event: str, now: float, code: int | None = None) -> Metrics:
     return {name: (f"cronjob {event.upper()} Unix time", {labels: float(int(now))})}
 
 
-def push_cron(pushgateway: str, metrics: Metrics) -> None:
-    """Send a metric of CMS's cron jobs to the group that theirs are in. Raises as
-    :meth:`cmsspark.apps.daily.config.Push.send`.
-    """
-    environment = os.environ.get("K8S_ENV") or "default"
-    group = f"job/cmsmon-cron-{environment}/instance/{socket.gethostname()}"
-    Push(url=f"{pushgateway}/metrics/{group}").send(metrics, replace=False)
-
-
 def report_metrics(daily: Daily, report: DailyReport) -> Metrics:
     """Return the metrics of a daily run. Days are labelled as ``2026-01-15``; instants
     are seconds since 1970.
@@ -308,7 +299,11 @@ def send_cron(targets: Targets, event: str, now: float, code: int | None = None)
     if targets.pushgateway is None:
         return []
     try:
-        push_cron(targets.pushgateway, cron_metrics(event, now, code))
+        environment = os.environ.get("K8S_ENV") or "default"
+        group = f"job/cmsmon-cron-{environment}/instance/{socket.gethostname()}"
+        Push(url=f"{targets.pushgateway}/metrics/{group}").send(
+            cron_metrics(event, now, code), replace=False
+        )
     except CmssparkError as error:
         return [f"{error.problem}: {error.where}: {error.found}"]
     return []

@@ -247,7 +247,12 @@ class Planner:
     def task(self, job: Job, day: date, *, force: bool = False) -> PlannedTask | None:
         """Return what is to be done, or None. ``force``: a run in any case."""
         try:
-            manifest = self._manifest(job, day)
+            try:
+                manifest = results.current(
+                    self.files, self.fout, job.name, job.tables[0], day
+                ).manifest
+            except (InputMissing, DataError):
+                manifest = None  # missing or damaged: the day is run again
             reason = "missing" if manifest is None else self._stale(job, day, manifest)
             if manifest is not None and manifest.run in self.damaged:
                 reason = "damaged"
@@ -290,12 +295,6 @@ class Planner:
             return self._ready(job, day, None)[0].is_ready
         except CmssparkError:
             return False
-
-    def _manifest(self, job: Job, day: date) -> Manifest | None:
-        try:
-            return results.current(self.files, self.fout, job.name, job.tables[0], day).manifest
-        except (InputMissing, DataError):
-            return None  # missing or damaged: the day is run again
 
     def _stale(self, job: Job, day: date, manifest: Manifest) -> str:
         """Return the change since the day was counted: of a schema or a log, never only

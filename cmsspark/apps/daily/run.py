@@ -463,7 +463,15 @@ class Daily:
 
     def _do(self, task: PlannedTask, total: int) -> TaskOutcome:
         if self._is_stopped:
-            return self._skip(task)
+            outcome = TaskOutcome(
+                task, "left", 0, "not tried, because others ended with a code that stops all"
+            )
+            with suppress(CmssparkError), self.state.change() as state:
+                record = DayRecord(
+                    word=outcome.word, text=outcome.text, first_ms=int(self.now() * 1000)
+                )
+                state.days.setdefault(day_key(task.day, task.job.name), record)
+            return outcome
         began = time.monotonic()
         record = self._record(task)
         if record.skipped is not None:
@@ -486,17 +494,6 @@ class Daily:
             f"[{self._ended} of {total}] {name} ({task.reason}): {outcome.state.text()}{more}"
         )
         self.heartbeat()
-        return outcome
-
-    def _skip(self, task: PlannedTask) -> TaskOutcome:
-        outcome = TaskOutcome(
-            task, "left", 0, "not tried, because others ended with a code that stops all"
-        )
-        with suppress(CmssparkError), self.state.change() as state:
-            record = DayRecord(
-                word=outcome.word, text=outcome.text, first_ms=int(self.now() * 1000)
-            )
-            state.days.setdefault(day_key(task.day, task.job.name), record)
         return outcome
 
     def _record(self, task: PlannedTask) -> DayRecord:

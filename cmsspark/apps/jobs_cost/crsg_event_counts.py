@@ -37,11 +37,6 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     remove: tuple[str, ...] = ()
 
 
-def load_selections() -> dict[str, Selection]:
-    """Load the selections of the report by name."""
-    return config_files.parse(resource(_FILE).read_bytes(), _FILE).convert(dict[str, Selection])
-
-
 def build(selections: Mapping[str, Selection], frames: Frames, day: date) -> pl.DataFrame:
     """Return ``schemas/tables/crsg_event_counts.yaml``."""
     import polars as pl
@@ -61,7 +56,9 @@ def build(selections: Mapping[str, Selection], frames: Frames, day: date) -> pl.
 def configured(options: Mapping[str, Any], settings: Settings) -> DumpJob:
     """Return the job for its options: with any of them one selection of the name ``custom``."""
     chosen = {name: listed(options.get(name)) for name in ("tiers", "skims", "remove")}
-    selections = load_selections()
+    selections = config_files.parse(resource(_FILE).read_bytes(), _FILE).convert(
+        dict[str, Selection]
+    )
     if any(chosen.values()):
         data = selections["data"]
         custom = Selection(

@@ -506,7 +506,13 @@ def _table(name: str, rows: Iterable[_Row], day: date) -> pa.Table:
     import pyarrow as pa
 
     schema = stored_table(name)
-    ordered = sorted(rows, key=lambda row: sort_key(row, schema.keys))
+    # Null first.
+    ordered = sorted(
+        rows,
+        key=lambda row: tuple(
+            (row[key] is not None, row[key] if row[key] is not None else "") for key in schema.keys
+        ),
+    )
     for row in ordered:
         for column, value in row.items():
             if isinstance(value, int) and value > MAX_LONG:
@@ -520,11 +526,6 @@ def _table(name: str, rows: Iterable[_Row], day: date) -> pa.Table:
     return pa.Table.from_pylist(
         [{"day": day, **row, "timestamp": start} for row in ordered], schema.arrow()
     )
-
-
-def sort_key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...]:
-    """Return a sort key of some columns of a row, null first."""
-    return tuple((row[key] is not None, row[key] if row[key] is not None else "") for key in keys)
 
 
 def _ids(name: str, ids: Longs) -> pa.Table:

@@ -94,7 +94,20 @@ def rotate_command(
     click.echo(
         f"key {after.current.key_id} is for logs from {first} on; key {after.older[0][1].key_id} for those before"
     )
-    _name_stored_days(settings, fout, first, after)
+    store = fout or settings.store
+    if store is None or first > dates.today():
+        return
+    files = open_store(store, "cmsspark lab pseudonyms")
+    other_keys = []
+    for day in results.stored_intervals(files, store, JOB):
+        if isinstance(day, date) and day >= first:
+            manifest = results.current(files, store, JOB, TABLE, day).manifest
+            if manifest.pseudonym_key_id != after.of_day(day).key_id:
+                other_keys.append(day)
+    if other_keys:
+        again = f"cmsspark daily --force --from {min(other_keys)} --to {max(other_keys)}"
+        click.echo(f"stored with an earlier key: {spans(other_keys)}")
+        click.echo(f"{again} counts them again; then cmsspark prune removes what they replaced")
 
 
 @command.command("forget")
@@ -131,23 +144,3 @@ def _path(settings: Settings) -> Path:
 
 def _ids(keys: KeyFile) -> set[str]:
     return {keys.current.key_id, *(key.key_id for _, key in keys.older)}
-
-
-def _name_stored_days(settings: Settings, fout: str | None, first: date, keys: KeyFile) -> None:
-    """Name the stored days that have another key than their day has now: they do not go
-    with new ones.
-    """
-    store = fout or settings.store
-    if store is None or first > dates.today():
-        return
-    files = open_store(store, "cmsspark lab pseudonyms")
-    other_keys = []
-    for day in results.stored_intervals(files, store, JOB):
-        if isinstance(day, date) and day >= first:
-            manifest = results.current(files, store, JOB, TABLE, day).manifest
-            if manifest.pseudonym_key_id != keys.of_day(day).key_id:
-                other_keys.append(day)
-    if other_keys:
-        again = f"cmsspark daily --force --from {min(other_keys)} --to {max(other_keys)}"
-        click.echo(f"stored with an earlier key: {spans(other_keys)}")
-        click.echo(f"{again} counts them again; then cmsspark prune removes what they replaced")

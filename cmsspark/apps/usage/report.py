@@ -74,8 +74,18 @@ def write_pictures(
         )
     current = results.current(files, store, job.name, job.tables[0], interval)
     use = pages_pictures.load_use(files, store, job, current, interval)
-    for picture in _chosen(pictures(use, pages_pictures.format_when(interval)), names):
-        yield from _written(picture, interval, folder, fmt)
+    drawn = pictures(use, pages_pictures.format_when(interval))
+    available = [picture.name for picture in drawn]
+    for name in names:
+        if name not in available:
+            raise UsageError(
+                f"there is no picture {name!r} here",
+                found=", ".join(available),
+                next_step="give one of these with --picture, or none for all",
+            )
+    for picture in drawn:
+        if not names or picture.name in names:
+            yield from _written(picture, interval, folder, fmt)
 
 
 def _event_counts(
@@ -94,18 +104,6 @@ def _event_counts(
         files, current, crsg_pictures.TABLE, ("selection", "month", "data_tier", "events")
     )
     return crsg_pictures.pictures(rows.to_pylist(), since)
-
-
-def _chosen(drawn: list[Picture], names: tuple[str, ...]) -> list[Picture]:
-    available = [picture.name for picture in drawn]
-    for name in names:
-        if name not in available:
-            raise UsageError(
-                f"there is no picture {name!r} here",
-                found=", ".join(available),
-                next_step="give one of these with --picture, or none for all",
-            )
-    return [picture for picture in drawn if not names or picture.name in names]
 
 
 def _written(picture: Picture, interval: Interval, folder: Path, fmt: str) -> list[Path]:

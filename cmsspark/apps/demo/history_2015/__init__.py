@@ -241,9 +241,16 @@ class ResampledPast:
         for name in ("cpu_time", "wc_time"):
             values = np.round(buffers.to_numpy(rows[name], np.float64) * ratio, 3)
             columns[name] = buffers.from_numpy(values, _is_valid(rows[name]))
-        columns["stream"], columns["read_bytes"] = _of_epoch(
-            columns["stream"], columns["read_bytes"], day
+        # Jobs as the stream that serves the day has them: CRAB's records have no bytes.
+        serving = jobs_stream(day)
+        is_job = pc.is_in(
+            columns["stream"],
+            pa.array([name for name, entry in STREAMS_BY_NAME.items() if entry.role == JOBS_ROLE]),
         )
+        if not STREAMS_BY_NAME[serving].has_bytes:
+            null = pa.scalar(None, pa.int64())
+            columns["read_bytes"] = pc.if_else(is_job, null, columns["read_bytes"])
+        columns["stream"] = pc.if_else(is_job, serving, columns["stream"])
         resampled = pa.table({name: columns[name] for name in schema.names}, schema=schema.arrow())
         resampled = resampled.filter(buffers.flags(is_kept))
         # After all was drawn: a day without a stream has the same rows of the others.
@@ -264,23 +271,6 @@ class ResampledPast:
             buffers.to_numpy(coded.indices, np.int32)
         ]
         return moved
-
-
-def _of_epoch(
-    stream: pa.ChunkedArray, read_bytes: pa.Array, day: date
-) -> tuple[pa.ChunkedArray, pa.Array]:
-    """Jobs as the stream that serves ``day`` has them: CRAB's records have no bytes."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    serving = jobs_stream(day)
-    is_job = pc.is_in(
-        stream,
-        pa.array([name for name, entry in STREAMS_BY_NAME.items() if entry.role == JOBS_ROLE]),
-    )
-    if not STREAMS_BY_NAME[serving].has_bytes:
-        read_bytes = pc.if_else(is_job, pa.scalar(None, pa.int64()), read_bytes)
-    return pc.if_else(is_job, serving, stream), read_bytes
 
 
 def _is_valid(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
