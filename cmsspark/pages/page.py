@@ -9,11 +9,10 @@ from markupsafe import Markup
 
 from cmsspark.base.text.terminal import percent, pluralize, volume
 from cmsspark.pages import charts, layout
-from cmsspark.pages.day_report import BINS, apart, by_prefix
+from cmsspark.pages.day_report import BINS, WORDS, apart, by_prefix, cost_facts
 from cmsspark.pages.layout import badge, code, section, table
 from cmsspark.pages.pictures import Picture
 from cmsspark.pages.svg import Axis, Chart, si
-from cmsspark.pages.text import WORDS, cost_facts
 
 #: Maximum rows of a list; the JSON has all of them.
 _SHOWN: Final = 20

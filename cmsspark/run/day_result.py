@@ -23,7 +23,7 @@ from cmsspark.counting import drift, reconciliation, row_use
 from cmsspark.counting.catalogue import Report
 from cmsspark.counting.reconciliation import StreamBins
 from cmsspark.filesystems.storage import Files, is_local, join, unreadable
-from cmsspark.pages.text import bins_table
+from cmsspark.pages.day_report import bins_table
 from cmsspark.run import catalogue_snapshots
 from cmsspark.run.local import LocalResult
 from cmsspark.run.provenance import (

@@ -42,10 +42,17 @@ from cmsspark.run.inputs import spellings
 from cmsspark.run.request import DayRequest, Inputs
 from cmsspark.sources.folders import DayInput
 from cmsspark.sources.formats.lines import LEAVE_OUT
-from cmsspark.sources.reader import BYTES, FILE, REASON_PREFIX, Reader, largest, select_values
+from cmsspark.sources.reader import (
+    BYTES,
+    FILE,
+    REASON_PREFIX,
+    Reader,
+    largest,
+    load_needed,
+    select_values,
+)
 from cmsspark.sources.registry import FEEDS, STREAMS_OF_JOBS
 from cmsspark.sources.rses import load_storage_sites
-from cmsspark.sources.sample import load_needed
 
 # The records of each log file of a day: what the manifest says of them, and files that
 # no record can be read from.

@@ -7,7 +7,7 @@ import pytest
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.counting import reconciliation
 from cmsspark.counting.reconciliation import StreamBins, Tolerance, from_rows, parse_tolerances
-from cmsspark.pages.text import bins_table
+from cmsspark.pages.day_report import bins_table
 
 STREAMS = ("aaa", "eos")
 

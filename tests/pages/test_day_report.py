@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from cmsspark.base.manifests import Manifest
-from cmsspark.pages.day_report import BINS, report
+from cmsspark.pages.day_report import BINS, report, text
 from cmsspark.pages.page import page
-from cmsspark.pages.text import text
 
 UNMATCHED = {"no_lfn": 1, "user_file": 2, "temporary": 3, "not_in_dbs": 4}
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\udc80"

@@ -14,7 +14,7 @@ from cmsspark.base.resources import read_yaml, resource
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.sources.decoders import load_decoder
 from cmsspark.sources.folders import Layout, resolve_day
-from cmsspark.sources.reader import Reader
+from cmsspark.sources.reader import Reader, load_needed, load_versions
 from cmsspark.sources.registry import (
     ACCESS_STREAMS,
     DUMPS,
@@ -27,7 +27,6 @@ from cmsspark.sources.registry import (
     find_stream,
     streams_of_day,
 )
-from cmsspark.sources.sample import load_needed, load_versions
 from cmsspark.store.own_jobs import JOBS
 
 DAY = date(2026, 1, 15)

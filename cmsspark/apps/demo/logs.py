@@ -16,8 +16,15 @@ from msgspec import json
 
 from cmsspark.apps.demo.activity import MALFORMED, STREAMS, Activity, Stream, draw
 from cmsspark.apps.demo.condor_records import condor_lines
-from cmsspark.apps.demo.eos_records import EosForms, break_lines, eos_lines
-from cmsspark.apps.demo.json_records import POOL, aaa_lines, cmssw_lines, cmssw_statistics
+from cmsspark.apps.demo.json_records import (
+    POOL,
+    EosForms,
+    aaa_lines,
+    break_lines,
+    cmssw_lines,
+    cmssw_statistics,
+    eos_lines,
+)
 from cmsspark.apps.demo.world import Person, World, domain
 from cmsspark.apps.demo.write import Compression, DbsLayout, write_avro, write_lines
 from cmsspark.base.schemas import input_table

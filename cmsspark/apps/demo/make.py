@@ -25,8 +25,7 @@ from cmsspark.apps.demo.write import TABLES, dbs_folder, write_dbs_table, write_
 from cmsspark.apps.demo.write_rucio import TABLES as RUCIO_TABLES
 from cmsspark.apps.demo.write_rucio import rucio_folder, write_rucio_table
 from cmsspark.apps.demo.write_usage import TABLES as USAGE_TABLES
-from cmsspark.apps.demo.write_usage import write_tasks, write_usage_table
-from cmsspark.apps.demo.xcache_records import write_cache_records
+from cmsspark.apps.demo.write_usage import write_cache_records, write_tasks, write_usage_table
 from cmsspark.base.access import UNMATCHED_JOB_BINS
 from cmsspark.base.dates import start_ms
 from cmsspark.sources.layout import REPLICAS_ROLE, Epochs

@@ -28,7 +28,7 @@ from cmsspark.engines.tasks import StreamFiles, TaskContext, pack_tasks, total_w
 from cmsspark.engines.worker_pool import TASK_BYTES, WorkerPool, cores
 from cmsspark.filesystems.opening import files_for
 from cmsspark.filesystems.storage import Files, LocalFiles
-from cmsspark.pages.text import bins_table
+from cmsspark.pages.day_report import bins_table
 from cmsspark.run import local
 from cmsspark.run.day_result import identical_files, quarantine_records
 from cmsspark.run.earlier_jobs import EarlierDay, find_earlier

@@ -21,7 +21,7 @@ from cmsspark.base.text.terminal import volume
 from cmsspark.cli.options import require_store, store_options
 from cmsspark.cli.period_options import optional_when_options
 from cmsspark.filesystems.storage import Files, LocalFiles, disk_rate, is_local, local_path
-from cmsspark.pages.text import bins_table
+from cmsspark.pages.day_report import bins_table
 from cmsspark.run import run_report
 from cmsspark.run.run_context import from_manifest
 from cmsspark.run.run_report import PAGE

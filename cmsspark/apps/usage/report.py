@@ -16,9 +16,9 @@ from cmsspark.base.text.readable import encodable, json_text
 from cmsspark.cli.options import require_store, store_options, write_file
 from cmsspark.cli.period_options import needed_when, optional_when_options
 from cmsspark.pages import pictures as pages_pictures
+from cmsspark.pages.day_report import text
 from cmsspark.pages.pictures import Picture, pictures
 from cmsspark.pages.svg import pdf, png, standalone
-from cmsspark.pages.text import text
 from cmsspark.run.run_report import of_run, page_of_run
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import results
