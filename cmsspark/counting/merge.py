@@ -83,27 +83,24 @@ class Merge:
                 return
             add(batch.filter(is_kind))
             batch = batch.filter(pc.invert(is_kind))
-        self._add_side(batch)
-
-    def _add_pairs(self, batch: pa.RecordBatch) -> None:
-        columns = [SCAN_COLUMNS.get(name, name) for name in (*PAIR_KEYS, *SUMS)]
-        self._pairs.add(batch.select(columns).rename_columns([*PAIR_KEYS, *SUMS]))
-
-    def _add_side(self, batch: pa.RecordBatch) -> None:
         names = ("kind", "stream", "app", "nacc", "detail", "site_name")
         columns = (batch[name].to_pylist() for name in names)
-        for kind, stream, name, count, detail, site in zip(*columns, strict=True):
-            if kind == UNMATCHED:
+        for row_kind, stream, name, count, detail, site in zip(*columns, strict=True):
+            if row_kind == UNMATCHED:
                 self._side[BIN, stream, unmatched_bin(name), None] += count
                 self._side[UNMATCHED_SITE, stream, site, None] += count
                 reconciliation.add(self._unmatched[stream], {name: count})
-            elif kind != QUARANTINE:
-                self._side[kind, stream, name, detail] += count
+            elif row_kind != QUARANTINE:
+                self._side[row_kind, stream, name, detail] += count
             elif self._quarantined_bytes[stream] < self.kept_bytes:
                 self._quarantined_bytes[stream] += len(detail)
                 self._quarantined.append((stream, detail))
             else:
                 self._side[QUARANTINE_CUT, stream, name, None] += 1
+
+    def _add_pairs(self, batch: pa.RecordBatch) -> None:
+        columns = [SCAN_COLUMNS.get(name, name) for name in (*PAIR_KEYS, *SUMS)]
+        self._pairs.add(batch.select(columns).rename_columns([*PAIR_KEYS, *SUMS]))
 
     def result(self) -> Aggregated:
         """Return the merged rows. Raises DataError (65) if a sum exceeds 64 bits."""

@@ -370,7 +370,15 @@ def _through_spark(spark: SparkSession, files: Sequence[InputFile]) -> DataFrame
     packed_files = [file for file in files if _is_passed_whole(file)]
     lines = [file for file in files if not _is_passed_whole(file)]
     parts = [
-        read_explicit_files(spark, kind, [_uri(file.path) for file in chosen], **options).select(
+        read_explicit_files(
+            spark,
+            kind,
+            [
+                f"file://{local_path(file.path)}" if is_local(file.path) else file.path
+                for file in chosen
+            ],
+            **options,
+        ).select(
             # Lines as bytes: the reader of the table handles lines that are not UTF-8.
             "file_path",
             F.col(column).cast("binary").alias("content"),
@@ -388,10 +396,6 @@ def _through_spark(spark: SparkSession, files: Sequence[InputFile]) -> DataFrame
 def _is_passed_whole(file: InputFile) -> bool:
     is_large_gzip = file.path.endswith(".gz") and file.size > WHOLE_BYTES
     return is_packed_name(file.path) and not is_large_gzip
-
-
-def _uri(path: str) -> str:
-    return f"file://{local_path(path)}" if is_local(path) else path
 
 
 def _read_files(

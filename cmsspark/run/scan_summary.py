@@ -145,7 +145,11 @@ def leave_out_damaged(
     """
     damaged = []
     for stream, files in records.items():
-        line_bytes = _longest_line(files)
+        # The bytes of as many average well-formed records as may be malformed: a line that
+        # is longer may hold more.
+        good = sum(file.read - file.malformed for file in files)
+        size = sum(file.content_bytes - file.malformed_bytes for file in files)
+        line_bytes = MALFORMED_RECORDS * size / good if good else 0.0
         lost = [file for file in files if file.has_no_record(line_bytes)]
         if refused := [file for file in lost if file.file not in accepted]:
             count = len(files)
@@ -178,17 +182,6 @@ def leave_out_damaged(
         bins[stream].content_bytes = sum(file.content_bytes for file in readable_files)
         bins[stream].malformed_bytes = sum(file.malformed_bytes for file in readable_files)
     return damaged
-
-
-def _longest_line(files: Iterable[FileRecords]) -> float:
-    """Return the bytes of as many average well-formed records as may be malformed; a
-    line that is longer may hold more. 0 where no record of the stream is well-formed.
-    """
-    good = size = 0
-    for file in files:
-        good += file.read - file.malformed
-        size += file.content_bytes - file.malformed_bytes
-    return MALFORMED_RECORDS * size / good if good else 0.0
 
 
 #: Days after which a file is removed: the records contain names of people.

@@ -196,22 +196,19 @@ def redacted_words(words: Sequence[str]) -> list[str]:
         elif before in often and not _NO_PASSWORD.fullmatch(word):
             result.append(HIDDEN)
         else:
-            hide_next = _hides_next(word, before)
+            # Whether the word after this one is a secret.
+            if word in ("=", ":", "=="):
+                hide_next = is_secret(before)
+            else:
+                is_name = (
+                    word.startswith("-")
+                    or word.endswith((":", "="))
+                    or (before != "-m" and _NAME_OF_NEXT.fullmatch(word))
+                )
+                hide_next = bool(is_name) and "=" not in word[:-1] and is_secret(word.rstrip(":="))
             result.append(_word(word, before))
         before = word
     return result
-
-
-def _hides_next(word: str, before: str) -> bool:
-    """Return whether the word after this one is a secret."""
-    if word in ("=", ":", "=="):
-        return is_secret(before)
-    is_name = (
-        word.startswith("-")
-        or word.endswith((":", "="))
-        or (before != "-m" and _NAME_OF_NEXT.fullmatch(word))
-    )
-    return bool(is_name) and "=" not in word[:-1] and is_secret(word.rstrip(":="))
 
 
 def is_secret(name: str) -> bool:

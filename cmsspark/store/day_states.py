@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -186,11 +187,12 @@ def cell(
     if stored is None:
         if latest.state is State.INTERRUPTED:
             return replace(failure, word="interrupted")
-        if latest.exit_code in (Exit.NO_INPUT, Exit.NOT_READY):
+        waits = (Exit.NO_INPUT, Exit.NOT_READY)
+        if latest.exit_code in waits:
             inputs = inputs_named(failure.reason)
-            return replace(
-                failure, word="waiting", inputs=inputs, since_ms=_first_wait(latest_first)
-            )
+            waiting = takewhile(lambda run: run.exit_code in waits, latest_first)
+            since_ms = min(run.began_ms for run in waiting)
+            return replace(failure, word="waiting", inputs=inputs, since_ms=since_ms)
         return failure
     if is_lost(stored):
         return Cell("lost", run=stored.run)
@@ -218,16 +220,6 @@ def cell(
         return replace(state, word="unsent", reason=unsent, since_ms=stored.ended_ms)
     refusals = "; ".join(delivery.text() for delivery in of_settings if delivery.refused)
     return replace(state, word="published" if sent else "done", reason=refusals)
-
-
-def _first_wait(latest_first: list[Run]) -> int:
-    """Return when the first of the runs began that waited without one between that did not."""
-    waits = []
-    for run in latest_first:
-        if run.exit_code not in (Exit.NO_INPUT, Exit.NOT_READY):
-            break
-        waits.append(run.began_ms)
-    return min(waits)
 
 
 def inputs_named(text: str) -> tuple[str, ...]:

@@ -314,7 +314,29 @@ class FeedDayRun:
         """Read the day, check it, store its tables and make the run current."""
         request, log = self.request, self.run_context.log
         with self.run_context.staged(self.files) as staged:
-            day = read(self._context())
+            settings = self.request.settings
+            # No pseudonym is stored; a context has the key because tasks of streams need it.
+            key = pseudonyms.load_or_make(
+                settings.state_dir / pseudonyms.KEY_FILE, self.request.day
+            )
+            reader = partial(
+                Reader,
+                line_limit=settings.max_line_bytes,
+                above=self.request.quarantine_above,
+                meanings=self.inputs.meanings,
+            )
+            make = MakeAggregator(self.request.feed.aggregator)
+            day = read(
+                TaskContext(
+                    self.request.day,
+                    None,
+                    None,
+                    key,
+                    reader,
+                    accepted=self.inputs.accepted,
+                    feed_aggregator=make,
+                )
+            )
             summary = ScanSummary.from_rows(day.side, (request.feed.name,), self.inputs.accepted)
             tables = request.feed.build(
                 day.sums, request.day, self.hpc_sites, self.inputs.meanings
@@ -333,27 +355,6 @@ class FeedDayRun:
             f"{request.job} of {request.day} stored in {done.path} after {self.run_context.seconds():.1f} s"
         )
         return done
-
-    def _context(self) -> TaskContext:
-        settings = self.request.settings
-        # No pseudonym is stored; a context has the key because tasks of streams need it.
-        key = pseudonyms.load_or_make(settings.state_dir / pseudonyms.KEY_FILE, self.request.day)
-        reader = partial(
-            Reader,
-            line_limit=settings.max_line_bytes,
-            above=self.request.quarantine_above,
-            meanings=self.inputs.meanings,
-        )
-        make = MakeAggregator(self.request.feed.aggregator)
-        return TaskContext(
-            self.request.day,
-            None,
-            None,
-            key,
-            reader,
-            accepted=self.inputs.accepted,
-            feed_aggregator=make,
-        )
 
     def _manifest(self, day: ReadDay, summary: ScanSummary) -> dict[str, Any]:
         """Return the manifest. Raises DataError (65) beyond the tolerances, NotReady

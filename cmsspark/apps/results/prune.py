@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
@@ -100,7 +99,13 @@ def _prune_rest(
         count = len(leases) - held_count
         text = pluralize(count, "old lease")
         report("removed" if remove else "would remove", text)
-    histories = damaged_histories(settings.state_dir, before_ms)
+    # Damaged histories stay where no working one exists.
+    histories = sorted(
+        path
+        for path in settings.state_dir.glob(f"{FILE}*.damaged-*")
+        if path.stat().st_mtime_ns // 1_000_000 < before_ms
+        and (settings.state_dir / FILE).exists()
+    )
     for path in histories:
         if remove:
             path.unlink()
@@ -252,16 +257,3 @@ def remove_lease(files: Files, old: OldLease) -> None:
             files.delete(old.path)
     except InputMissing:
         return  # another process removed it at the same time
-
-
-def damaged_histories(state_dir: Path, before_ms: int) -> list[Path]:
-    """Return damaged run histories that were set aside before ``before_ms``; none where
-    no working one exists.
-    """
-    if not (state_dir / FILE).exists():
-        return []
-    return sorted(
-        path
-        for path in state_dir.glob(f"{FILE}*.damaged-*")
-        if path.stat().st_mtime_ns // 1_000_000 < before_ms
-    )

@@ -130,28 +130,6 @@ class HttpSink(Sink):
             if error.forbidden:
                 raise self._not_allowed(error.reason, in_doubt=error.is_sent) from None
             raise RetryableError(f"no answer: {error.reason}", in_doubt=error.is_sent) from None
-        self._judge(answer)
-
-    def content(self, documents: Sequence[bytes]) -> bytes:
-        """Return the body of a request. A sink for a server of another form overrides it."""
-        return b"[" + b",".join(map(self.body, documents)) + b"]"
-
-    def body(self, document: bytes) -> bytes:
-        """Return a document of the spool as the server expects it.
-
-        MONIT's page on HTTP asks for producer and type at the top level; its older form
-        has them under ``metadata``.
-        """
-        if not self._has_top_level:
-            return document
-        body = json.loads(document)
-        metadata = body.get("metadata", {})
-        if not self._has_metadata:
-            body.pop("metadata", None)
-        return canonical({**body, **metadata})
-
-    def _judge(self, answer: HttpAnswer) -> None:
-        """Return when the answer confirms; else raise what it means."""
         status = answer.status
         if answer.is_success:
             return
@@ -172,6 +150,24 @@ class HttpSink(Sink):
             in_doubt=status >= 500 and status not in _NOT_TAKEN,
             retry_after=retry_after(answer.headers.get("Retry-After"), self._now()),
         )
+
+    def content(self, documents: Sequence[bytes]) -> bytes:
+        """Return the body of a request. A sink for a server of another form overrides it."""
+        return b"[" + b",".join(map(self.body, documents)) + b"]"
+
+    def body(self, document: bytes) -> bytes:
+        """Return a document of the spool as the server expects it.
+
+        MONIT's page on HTTP asks for producer and type at the top level; its older form
+        has them under ``metadata``.
+        """
+        if not self._has_top_level:
+            return document
+        body = json.loads(document)
+        metadata = body.get("metadata", {})
+        if not self._has_metadata:
+            body.pop("metadata", None)
+        return canonical({**body, **metadata})
 
     def _summary(self, answer: HttpAnswer) -> str:
         body = " ".join(answer.body.decode("utf-8", errors="replace").split())
