@@ -450,7 +450,16 @@ def rucio_frames(
     if names:
         frames["rse_sums"] = _rse_sums(by_kind[RSE_SUMS], by_kind[OUTSIDE], rses, storage)
     if "last_access" in names:
-        frames["last_access"] = _last_accesses(frames["rse_sums"], by_kind[LAST_ACCESS])
+        # The largest of a dataset's replicas, and of its files, its blocks and its own in DIDS.
+        of_replicas = frames["rse_sums"].select("dataset_name", accessed="last_access_ms")
+        of_dids = [
+            _name_datasets(entry).rename({"accessed_ms": "accessed"})
+            for entry in by_kind[LAST_ACCESS]
+        ]
+        accesses = pl.concat([of_replicas, *of_dids]).drop_nulls()
+        frames["last_access"] = accesses.group_by("dataset_name").agg(
+            pl.col("accessed").max().alias("rucio_last_access_ms")
+        )
     if "differences" in names:
         frames["differences"] = _differences(by_kind, datasets)
     return frames
@@ -506,21 +515,6 @@ def _rse_sums(
     }
     return (
         sums.with_columns(largest).drop("accessed_ms").rename(renamed).join(sites, "rse", "left")
-    )
-
-
-def _last_accesses(sums: pl.DataFrame, rows: Sequence[KeyedRows]) -> pl.DataFrame:
-    """Return ``dataset_name``, ``rucio_last_access_ms``: the last traced access of each
-    dataset that has one.
-
-    The largest of its replicas' (``sums``: ``rse_sums``), and of its files', its
-    blocks' and its own in DIDS.
-    """
-    of_replicas = sums.select("dataset_name", accessed="last_access_ms")
-    of_dids = [_name_datasets(entry).rename({"accessed_ms": "accessed"}) for entry in rows]
-    accesses = pl.concat([of_replicas, *of_dids]).drop_nulls()
-    return accesses.group_by("dataset_name").agg(
-        pl.col("accessed").max().alias("rucio_last_access_ms")
     )
 
 

@@ -267,8 +267,23 @@ class _Plan:
             for name, source in self.sources.items()
         }
         if self.rucio is not None:
+            # The sums of files by block; rows of FILES are compared with them.
+            files = parts.pop("FILES") if self.joins_files else None
+            merged: Merge = FileMerge(self.keys, self.rucio.scan.day_ms)
+            of_rucio = _map_rucio(self.transport, self.rucio.scan, self.keys)
+            if files is not None:
+                of_rucio = self.transport.union([of_rucio, files])
+            if self.rucio.accounts is not None:
+                is_tape = tuple(rse.kind == "tape" for rse in self.rucio.scan.rses.rses)
+                merged = locked_copies.CopyMerge(
+                    self.keys, is_tape, self.rucio.accounts, len(self.names)
+                )
+            elif self.is_check:
+                merged = catalogue_differences.CheckedFileMerge(
+                    FileMerge(self.keys, self.rucio.scan.day_ms), len(self.names)
+                )
             parts = {
-                "rucio": self._merge_rucio(parts.pop("FILES") if self.joins_files else None),
+                "rucio": self.transport.merge(of_rucio, self.keys, merged),
                 **parts,
             }
         rows = self.transport.union(list(parts.values()))
@@ -309,24 +324,6 @@ class _Plan:
         from cmsspark.base.buffers import array
 
         return hash_names(array(self.names, "string"), hash_name)
-
-    def _merge_rucio(self, files: Any | None) -> Any:
-        """Return the sums of files by block. ``files``: rows of FILES that are compared."""
-        assert self.rucio is not None
-        merge: Merge = FileMerge(self.keys, self.rucio.scan.day_ms)
-        rows = _map_rucio(self.transport, self.rucio.scan, self.keys)
-        if files is not None:
-            rows = self.transport.union([rows, files])
-        if self.rucio.accounts is not None:
-            is_tape = tuple(rse.kind == "tape" for rse in self.rucio.scan.rses.rses)
-            merge = locked_copies.CopyMerge(
-                self.keys, is_tape, self.rucio.accounts, len(self.names)
-            )
-        elif self.is_check:
-            merge = catalogue_differences.CheckedFileMerge(
-                FileMerge(self.keys, self.rucio.scan.day_ms), len(self.names)
-            )
-        return self.transport.merge(rows, self.keys, merge)
 
     def _merges(self) -> Iterator[Merge]:
         """Yield the merges of all rows, the last of sums that other keys have, too."""

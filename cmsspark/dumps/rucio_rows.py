@@ -76,24 +76,6 @@ class RucioFiles:
     check: Hashes
 
 
-def join_files(of_contents: Columns, of_replicas: Columns) -> RucioFiles:
-    """Return the files of some rows of CONTENTS (:data:`CONTENT_COLUMNS`; numbers of
-    blocks are in the order of the names' bytes) and of REPLICAS
-    (:data:`REPLICA_COLUMNS`). All rows of a file are among them.
-    """
-    split = len(of_contents["hash"])
-    hashes = np.concatenate((of_contents["hash"], of_replicas["hash"]))
-    checks = np.concatenate((of_contents["check"], of_replicas["check"]))
-    ids, firsts = number_hashes(hashes, checks)
-    count = len(firsts)
-    file, rse, values = replicas_once(ids[split:], of_replicas)
-    block, size = find_blocks(ids[:split], of_contents["block"], of_contents["bytes"], count)
-    largest = np.full(count, -1, np.int64)
-    np.maximum.at(largest, file, values["bytes"])
-    size = np.where(size < 0, largest, size)
-    return RucioFiles(block, size, file, rse, **values, hash=hashes[firsts], check=checks[firsts])
-
-
 def replicas_once(ids: Longs, replicas: Columns) -> tuple[Longs, Longs, Columns]:
     """Return each (file, RSE) once, with its largest values."""
     width = int(replicas["rse"].max(initial=0)) + 1
@@ -300,8 +282,21 @@ class FilesOfKey:
         columns = join_columns(contents, ("hash", "check", "bytes")) | {"block": ranks[numbers]}
         replicas = join_columns(rows.pop(FILE_REPLICAS, []), REPLICA_COLUMNS)
         accesses = join_columns(rows.pop(FILE_ACCESSES, []), ACCESS_COLUMNS)
+        # All rows of a file are among these.
+        split = len(columns["hash"])
+        hashes = np.concatenate((columns["hash"], replicas["hash"]))
+        checks = np.concatenate((columns["check"], replicas["check"]))
+        ids, firsts = number_hashes(hashes, checks)
+        count = len(firsts)
+        file, rse, values = replicas_once(ids[split:], replicas)
+        block, size = find_blocks(ids[:split], columns["block"], columns["bytes"], count)
+        largest = np.full(count, -1, np.int64)
+        np.maximum.at(largest, file, values["bytes"])
+        size = np.where(size < 0, largest, size)
         return cls(
-            join_files(columns, replicas),
+            RucioFiles(
+                block, size, file, rse, **values, hash=hashes[firsts], check=checks[firsts]
+            ),
             accesses,
             BlockNames(names.take(from_numpy(np.argsort(ranks)))),
         )

@@ -372,7 +372,10 @@ def range_sources(
             middles = [
                 (file.path, (first + min(last, file.size)) // 2) for _, file, first, last in starts
             ]
-            numbers = numbered_tasks(spark, middles)
+            # A task prefers the hosts that store the middle of what it reads.
+            hadoop = HadoopFiles(spark)
+            hosts = [hadoop.hosts_at(path, position) for path, position in middles]
+            numbers = place_tasks(spark, hosts)
         return [RangeSource(numbers, partial(_open_ranges, ranges, client), scan.weight)], 0
     sources = []
     for table in sorted({table for table, _ in files}):
@@ -389,19 +392,6 @@ def _pieces(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
     pieces = read_explicit_files(spark, "text", paths, lineSep="\n")
     return pieces.select("file_path", F.col("file_size"), F.col("value").cast("binary"))
-
-
-def numbered_tasks(spark: SparkSession, bytes_of_tasks: Sequence[tuple[str, int]]) -> DataFrame:
-    """Return the rows 0, 1, … (column ``number``), a task each, which prefers the hosts
-    that store one of its bytes.
-
-    ``bytes_of_tasks``: the path of a file, and a position in it, such as the middle of
-    what the task reads.
-    """
-    files = HadoopFiles(spark)
-    return place_tasks(
-        spark, [files.hosts_at(path, position) for path, position in bytes_of_tasks]
-    )
 
 
 def place_tasks(spark: SparkSession, hosts: Sequence[tuple[str, ...]]) -> DataFrame:

@@ -228,17 +228,6 @@ class _LimitedAvro:
         return record
 
 
-def limited_avro(decoder: Any, oversized: Oversized, content: bytes, file: str) -> Any:
-    """Return a decoder for an Avro file: ``decoder`` where no record exceeds the limit.
-
-    The reader reports damage later.
-    """
-    batches = avro.decode(decoder, content, file, damaged=lambda reason: None)
-    if not any(oversized.is_exceeded(batch) for batch in batches):
-        return decoder
-    return _LimitedAvro(decoder, oversized, file)
-
-
 class Reader:
     """Reads a stream's files of one day in one format (``DayInput.format_name``). Each
     task creates its own.
@@ -305,7 +294,10 @@ class Reader:
         if self.is_avro:
             content, decoder = stream.read(), self.decoder
             if self._oversized is not None:
-                decoder = limited_avro(decoder, self._oversized, content, file)
+                # Damage is reported by the second reading.
+                first = avro.decode(decoder, content, file, damaged=lambda reason: None)
+                if any(self._oversized.is_exceeded(batch) for batch in first):
+                    decoder = _LimitedAvro(decoder, self._oversized, file)
             if accept_damaged:
                 batches = damaged.read_avro(decoder, content, damage, self._sampler.sample_schema)
             else:

@@ -316,8 +316,10 @@ def _sources() -> dict[str, Source]:
         for folder in settings.job_folders:
             if not Path(folder).is_dir():
                 current[folder] = Source([], error=f"the folder of jobs is not there: {folder}")
-        for path in files_of_jobs(settings):
-            current[str(path)] = _look_at(stored.get(str(path)), path)
+        for folder in settings.job_folders:
+            for path in sorted(path.absolute() for path in Path(folder).glob("*.py")):
+                if not path.name.startswith(("_", "test_", "conftest")):
+                    current[str(path)] = _look_at(stored.get(str(path)), path)
         for where, source in stored.items():
             path = Path(where)
             # On a cluster the folders of the settings are not there.
@@ -338,18 +340,6 @@ def _sources() -> dict[str, Source]:
 def _forget() -> None:
     global _looked
     _looked = None
-
-
-def files_of_jobs(settings: Settings) -> list[Path]:
-    """Return the files in the folders of the settings, without tests and private ones."""
-    files: list[Path] = []
-    for folder in settings.job_folders:
-        files += sorted(
-            path.absolute()
-            for path in Path(folder).glob("*.py")
-            if not path.name.startswith(("_", "test_", "conftest"))
-        )
-    return files
 
 
 def _look_at(stored: Source | None, path: Path) -> Source:

@@ -256,7 +256,23 @@ def _view(file: ConfigFile, name: str) -> View:
             found=sort,
             next_step=near,
         )
-    filters = _filters(file, entry.filter or {}, name, allowed[1:])
+    filters = {}
+    for column, patterns in (entry.filter or {}).items():
+        key = (name, "filter", column)
+        if column not in allowed[1:]:
+            raise file.error(
+                f"a view cannot filter by {column!r}", *key, next_step=nearest(column, allowed[1:])
+            )
+        # One text stands for a list of one.
+        texts = patterns if isinstance(patterns, list) else [patterns]
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise file.error(
+                "patterns are texts, with * and ?",
+                *key,
+                found=patterns,
+                next_step="put them in quotes",
+            )
+        filters[column] = tuple(texts)
     if not is_of_accesses:
         rollup = Rollup(keys, measures, filters)
         return View(name, entry.about, rollup, entry.period, sort, entry.of)
@@ -281,29 +297,6 @@ def _columns(
     if len(set(names)) < len(names):
         raise file.error(f"{key[-1]} must not repeat a name", *key, found=names)
     return tuple(names)
-
-
-def _filters(
-    file: ConfigFile, columns: Mapping[str, Any], name: str, allowed: tuple[str, ...]
-) -> dict[str, tuple[str, ...]]:
-    """Column → patterns; one text stands for a list of one."""
-    filters = {}
-    for column, patterns in columns.items():
-        key = (name, "filter", column)
-        if column not in allowed:
-            raise file.error(
-                f"a view cannot filter by {column!r}", *key, next_step=nearest(column, allowed)
-            )
-        texts = patterns if isinstance(patterns, list) else [patterns]
-        if not texts or not all(isinstance(text, str) and text for text in texts):
-            raise file.error(
-                "patterns are texts, with * and ?",
-                *key,
-                found=patterns,
-                next_step="put them in quotes",
-            )
-        filters[column] = tuple(texts)
-    return filters
 
 
 NAME: Final = "period_views"

@@ -132,16 +132,12 @@ class StompConnector:
         standby: StompConnection | None = None,
     ) -> StompConnection:
         """Return a connection after a successful login."""
+        from stomp.protocol import Protocol12
+
         connection = connect_stomp(
             host, address, family, context, self._timeouts.connect, self._clock, self._log
         )
         connection.standby = standby
-        self._log_in(connection)
-        return connection
-
-    def _log_in(self, connection: StompConnection) -> None:
-        from stomp.protocol import Protocol12
-
         interval = int(self._timeouts.heartbeat * 1000)
         try:
             connection.protocol = Protocol12(connection, heartbeats=(0, 0))
@@ -161,8 +157,8 @@ class StompConnector:
             if frame.cmd == "ERROR":
                 reason = error_text(frame, self._broker)
                 if NOT_ALLOWED.search(reason):
-                    host, port = connection.current_host_and_port
-                    raise not_allowed(reason, f"{host}:{port}")
+                    server, port = connection.current_host_and_port
+                    raise not_allowed(reason, f"{server}:{port}")
                 raise ConnectionLost(reason)
             connection.agree_heartbeats(
                 self._timeouts.heartbeat, frame.headers.get("heart-beat", "0,0")
@@ -170,6 +166,7 @@ class StompConnector:
         except BaseException:
             connection.close()
             raise
+        return connection
 
 
 def error_text(frame: Any, broker: Broker) -> str:
