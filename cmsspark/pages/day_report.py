@@ -269,7 +269,70 @@ _SHOWN: Final = 10
 
 def text(report: Mapping[str, Any]) -> str:
     """Return the report as lines of text, with control characters escaped."""
-    return "\n".join(printable(line) for line in _lines(report))
+    period = report.get("period") or report.get("day")
+    partial = ", PARTIAL" if report.get("partial") else ""
+    lines = [f"{report.get('job')} of {period}, run {report.get('run')}{partial}"]
+
+    def add(title: str, entries: Sequence[str]) -> None:
+        if entries:
+            lines.extend(("", title, *(f"  {entry}" for entry in entries)))
+
+    add("warnings", report.get("warnings") or ())
+    add("what jobs cost", [f"{value:>10} {name}" for value, name in cost_facts(report)])
+    streams = {f"{stream['stream']:<6}": stream for stream in report["streams"]}
+    bins: dict[str, dict[str, Any]] = {}
+    for stream in streams.values():
+        counts = {entry["bin"]: entry["records"] for entry in stream["bins"]}
+        bins[stream["stream"]] = {"read": stream["read"], **counts, "unmatched": counts}
+    if bins:
+        lines += ["", *bins_table(bins).splitlines()]
+    add(
+        "compared with the days before",
+        [f"{name} {compared(stream['usual'])}" for name, stream in streams.items()],
+    )
+    add("beside the cells", apart(report))
+    add(
+        "joins, rows in = rows out",
+        [
+            f"{join['stream']:<6} {join['join']}: {join['rows_in']:,} in, "
+            f"{join['rows_out']:,} out, {'correct' if join['is_right'] else 'WRONG'}"
+            for join in report["joins"]
+        ],
+    )
+    add("inputs", [f"{name} {_input(stream)}" for name, stream in streams.items()])
+    add(
+        "files that are not in DBS (user_file, temporary, not_in_dbs), by prefix",
+        [
+            f"{prefix:<36} {', '.join(f'{name} {count:,}' for name, count in counts.items())}"
+            for prefix, counts in by_prefix(report)[:_SHOWN]
+        ],
+    )
+    add(
+        "fields that differ from the schema",
+        [
+            f"{name} {entry['field']} ({entry['form']}): {entry['change']}, {entry['example']}, "
+            f"in {entry['records']:,} records of a sample"
+            for name, stream in streams.items()
+            for entry in stream["drift"][:_SHOWN]
+        ],
+    )
+    other_days = []
+    for name, stream in streams.items():
+        if stream["out_of_day"]:
+            most = sorted(stream["out_of_day"].items(), key=lambda entry: -entry[1])[:_SHOWN]
+            other_days.append(f"{name} {', '.join(f'{day}: {count:,}' for day, count in most)}")
+    add("records of other days", other_days)
+    add("malformed records", _quarantine(report.get("quarantine")))
+    groups = (report.get("identical_files") or ())[:_SHOWN]
+    add(
+        "identical files, each counted",
+        [
+            " = ".join(paths[:2]) + (f" and {len(paths) - 2} more" if len(paths) > 2 else "")
+            for paths in groups
+        ],
+    )
+    add("the run", [f"{label:<9} {fact}" for label, fact in report["result"]])
+    return "\n".join(map(printable, lines))
 
 
 def bins_table(bins: Mapping[str, Mapping[str, Any]]) -> str:
@@ -297,45 +360,6 @@ def compared(usual: Mapping[str, Any]) -> str:
     return f"{WORDS[usual['word']]}: {text}"
 
 
-def _lines(report: Mapping[str, Any]) -> Iterator[str]:
-    partial = ", PARTIAL" if report.get("partial") else ""
-    yield f"{report.get('job')} of {report.get('period') or report.get('day')}, run {report.get('run')}{partial}"
-    yield from _section("warnings", report.get("warnings") or ())
-    yield from _section(
-        "what jobs cost", [f"{value:>10} {name}" for value, name in cost_facts(report)]
-    )
-    streams = report["streams"]
-    if streams:
-        yield ""
-        yield from bins_table(
-            {stream["stream"]: _as_stored(stream) for stream in streams}
-        ).splitlines()
-    yield from _section(
-        "compared with the days before",
-        [f"{stream['stream']:<6} {compared(stream['usual'])}" for stream in streams],
-    )
-    yield from _section("beside the cells", apart(report))
-    yield from _section(
-        "joins, rows in = rows out", [_join_line(join) for join in report["joins"]]
-    )
-    yield from _section("inputs", list(_inputs(streams)))
-    heading = "files that are not in DBS (user_file, temporary, not_in_dbs), by prefix"
-    yield from _section(heading, list(_prefixes(report)))
-    yield from _section(
-        "fields that differ from the schema",
-        [line for stream in streams for line in _drift(stream)],
-    )
-    yield from _section(
-        "records of other days", [line for stream in streams for line in _other_days(stream)]
-    )
-    yield from _section("malformed records", _quarantine(report.get("quarantine")))
-    groups = report.get("identical_files") or ()
-    yield from _section(
-        "identical files, each counted", [_joined_paths(paths) for paths in groups[:_SHOWN]]
-    )
-    yield from _section("the run", [f"{label:<9} {fact}" for label, fact in report["result"]])
-
-
 def cost_facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield value and name of each figure of a result that says what jobs cost."""
     costs = report.get("costs")
@@ -350,56 +374,16 @@ def cost_facts(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield percent(costs[f"{ratio}_efficiency"]), f"{name}, {costs['population']}"
 
 
-def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
-    if lines:
-        yield from ("", title, *(f"  {line}" for line in lines))
-
-
-def _as_stored(stream: Mapping[str, Any]) -> dict[str, Any]:
-    bins = {entry["bin"]: entry["records"] for entry in stream["bins"]}
-    return {"read": stream["read"], **bins, "unmatched": bins}
-
-
-def _join_line(join: Mapping[str, Any]) -> str:
-    verdict = "correct" if join["is_right"] else "WRONG"
-    return f"{join['stream']:<6} {join['join']}: {join['rows_in']:,} in, {join['rows_out']:,} out, {verdict}"
-
-
-def _inputs(streams: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for stream in streams:
-        read = stream["input"]
-        if read is None:
-            yield f"{stream['stream']:<6} {'left out' if stream['is_missing'] else 'none'}"
-            continue
-        formats = ", ".join(
-            f"{name} {count:,}" for name, count in sorted(stream["generations"].items())
-        )
-        files = pluralize(read["files"], "file")
-        size = f"{files}, {volume(read['bytes'])}" + (", .tmp" if read["is_tmp"] else "")
-        yield f"{stream['stream']:<6} {size}{f' ({formats})' if formats else ''}: {read['folder']}"
-
-
-def _prefixes(report: Mapping[str, Any]) -> Iterator[str]:
-    for prefix, counts in by_prefix(report)[:_SHOWN]:
-        records = ", ".join(f"{stream} {count:,}" for stream, count in counts.items())
-        yield f"{prefix:<36} {records}"
-
-
-def _drift(stream: Mapping[str, Any]) -> Iterator[str]:
-    for entry in stream["drift"][:_SHOWN]:
-        change = f"{entry['field']} ({entry['form']}): {entry['change']}, {entry['example']}"
-        yield f"{stream['stream']:<6} {change}, in {entry['records']:,} records of a sample"
-
-
-def _other_days(stream: Mapping[str, Any]) -> Iterator[str]:
-    if stream["out_of_day"]:
-        days = sorted(stream["out_of_day"].items(), key=lambda entry: -entry[1])[:_SHOWN]
-        yield f"{stream['stream']:<6} " + ", ".join(f"{day}: {count:,}" for day, count in days)
-
-
-def _joined_paths(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
-    return f"{' = '.join(paths[:2])}{more}"
+def _input(stream: Mapping[str, Any]) -> str:
+    read = stream["input"]
+    if read is None:
+        return "left out" if stream["is_missing"] else "none"
+    formats = ", ".join(
+        f"{name} {count:,}" for name, count in sorted(stream["generations"].items())
+    )
+    files = pluralize(read["files"], "file")
+    size = f"{files}, {volume(read['bytes'])}" + (", .tmp" if read["is_tmp"] else "")
+    return f"{size}{f' ({formats})' if formats else ''}: {read['folder']}"
 
 
 def _quarantine(quarantine: Mapping[str, Any] | None) -> list[str]:

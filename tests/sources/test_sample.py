@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cmsspark.sources.reader import Reader
+from cmsspark.sources.reader import OF_TASK, ONE_IN, Reader
 from tests.corpus import cases_avro
 from tests.corpus.avro_files import CRAB_FIELDS, container
 from tests.corpus.json_lines import ABSENT, aaa, cmssw, g1, g3
@@ -132,7 +132,7 @@ def test_a_sample_is_small_however_many_records_and_files_there_are() -> None:
         if kind == "sample"
     ]
     (looked,) = [count for count, told in samples if told["field"] == ""]
-    assert reader.OF_TASK <= looked <= reader.OF_TASK + 50 + 50 * 150 // reader.ONE_IN
+    assert OF_TASK <= looked <= OF_TASK + 50 + 50 * 150 // ONE_IN
 
 
 def test_a_record_of_a_thousand_new_fields_makes_few_notes() -> None:
