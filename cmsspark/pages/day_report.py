@@ -143,7 +143,11 @@ def _stream(
         "read": bins["read"],
         "is_missing": stream in manifest.missing_streams,
         "bins": [
-            {"bin": name, "records": count, "share": _share(count, bins["read"])}
+            {
+                "bin": name,
+                "records": count,
+                "share": round(count / bins["read"], 6) if bins["read"] else None,
+            }
             for name, count in counts(bins).items()
         ],
         "input": read
@@ -162,10 +166,6 @@ def _stream(
         "unmatched_prefixes": None if is_unknown else manifest.unmatched_prefixes.get(stream, []),
         "usual": _usual(stream, bins, before),
     }
-
-
-def _share(part: int, total: int) -> float | None:
-    return round(part / total, 6) if total else None
 
 
 def _usual(stream: str, bins: Mapping[str, Any], before: Iterable[Manifest]) -> dict[str, Any]:

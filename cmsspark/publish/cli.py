@@ -19,7 +19,7 @@ from cmsspark.base.reporting import interruptible
 from cmsspark.base.text.terminal import drop_stdout, echo_table, printable
 from cmsspark.cli.options import store_options
 from cmsspark.cli.period_options import when_options
-from cmsspark.publish.comparison import Comparison, Verification, open_comparison
+from cmsspark.publish.comparison import Verification, open_comparison
 from cmsspark.publish.publication import (
     PublishRequest,
     document_spec,
@@ -31,7 +31,6 @@ from cmsspark.publish.sink import publishing_settings
 from cmsspark.publish.sinks import SINKS
 from cmsspark.settings.settings import Settings, load_settings
 from cmsspark.store.own_jobs import find_job
-from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import stored_rows
 
 if TYPE_CHECKING:
@@ -330,26 +329,15 @@ def _verify_table(
                 )
             click.echo(f"at {client.where}")
             if not result.is_same:
-                _list(comparison, stored, request, table, None if is_verbose else LISTED)
+                limit = None if is_verbose else LISTED
+                for difference in comparison.differences(stored_rows(stored, spec.table), limit):
+                    text = f"{difference.identity}  {printable(difference.about)}"
+                    click.echo(f"  {difference.kind:<9}  {text}".rstrip())
+                if limit is not None:
+                    click.echo(f"  (at most {limit} of each kind; --verbose lists all)")
     finally:
         client.close()
     return result
-
-
-def _list(
-    comparison: Comparison,
-    stored: CurrentTable,
-    request: PublishRequest,
-    table: str,
-    limit: int | None,
-) -> None:
-    spec = document_spec(request, table)
-    for difference in comparison.differences(stored_rows(stored, spec.table), limit):
-        click.echo(
-            f"  {difference.kind:<9}  {difference.identity}  {printable(difference.about)}".rstrip()
-        )
-    if limit is not None:
-        click.echo(f"  (at most {limit} of each kind; --verbose lists all)")
 
 
 def _log(text: str) -> None:

@@ -318,12 +318,15 @@ class SearchIndex:
     def _pages(
         self, filters: Sequence[Mapping[str, Any]], order: str, source: Sequence[str]
     ) -> Iterator[Hit]:
+        sort = {"order": "asc"}
+        if order != "_id":
+            sort |= {"unmapped_type": "keyword", "missing": "_last"}
         after: list[Any] | None = None
         while True:
             size = self._page
             body: dict[str, Any] = {
                 "query": {"bool": {"filter": list(filters)}},
-                "sort": [{order: _sort(order)}],
+                "sort": [{order: sort}],
                 "_source": list(source),
             }
             body |= {"size": size, "track_total_hits": False} | (
@@ -365,12 +368,6 @@ class SearchIndex:
             found=actual,
             next_step=f"have {_ID} mapped as a keyword, or sorting by _id allowed",
         )
-
-
-def _sort(order: str) -> dict[str, Any]:
-    return {"order": "asc"} | (
-        {} if order == "_id" else {"unmapped_type": "keyword", "missing": "_last"}
-    )
 
 
 def at_time(timestamp: int) -> dict[str, Any]:

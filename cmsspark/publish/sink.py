@@ -126,15 +126,13 @@ def publishing_settings(settings: Settings) -> PublishingSettings:
             where=settings.where("publishing", "http_top_level"),
             found="http_metadata and http_top_level both false",
         )
+    # Relative paths start at the settings file's folder.
     paths = {
-        name: _path(settings, getattr(section, name)) for name in ("amq", "spool", "verify_login")
+        name: str(settings.folder / Path(text).expanduser())
+        for name in ("amq", "spool", "verify_login")
+        if (text := getattr(section, name)) is not None
     }
     return msgspec.structs.replace(section, **paths)
-
-
-def _path(settings: Settings, text: str | None) -> str | None:
-    """Return a path of the settings; relative ones start at the settings file's folder."""
-    return None if text is None else str(settings.folder / Path(text).expanduser())
 
 
 @dataclass(frozen=True)

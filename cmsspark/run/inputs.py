@@ -147,6 +147,9 @@ def files_in_dbs(files: Files, dbs: Dump) -> int:
     """Return about how many files a dump of DBS has, by the rows at the start of some
     parts of FILES and the bytes of all; 0 where the request does not need that table.
     """
+    # Not above: `run_spark` starts quicker without.
+    from cmsspark.sources.formats.lines import unpacked
+
     parts = sorted(dbs.tables.get("FILES", ()), key=lambda part: (part.size, part.path))
     count = len(parts)
     sample = (
@@ -157,23 +160,13 @@ def files_in_dbs(files: Files, dbs: Dump) -> int:
     rows = read_bytes = 0
     for part in sample:
         head = files.read_range(part.path, 0, min(part.size, _SAMPLE_BYTES))
-        rows += _count_rows(head, part.path)
+        # The packed data end where the sample does, as those of a file that was cut.
+        with suppress(CmssparkError, OSError, EOFError):
+            text = unpacked(io.BytesIO(head), part.path)
+            while chunk := text.read(65_536):
+                rows += chunk.count(b"\n")
         read_bytes += len(head)
     return sum(part.size for part in parts) * rows // max(1, read_bytes)
-
-
-def _count_rows(head: bytes, path: str) -> int:
-    """Count the lines at the start of a file, plain or packed, as far as its bytes go."""
-    # Not above: `run_spark` starts quicker without.
-    from cmsspark.sources.formats.lines import unpacked
-
-    rows = 0
-    # The packed data end where the sample does, as those of a file that was cut.
-    with suppress(CmssparkError, OSError, EOFError):
-        text = unpacked(io.BytesIO(head), path)
-        while chunk := text.read(65_536):
-            rows += chunk.count(b"\n")
-    return rows
 
 
 def index_files(settings: Settings) -> int:

@@ -191,12 +191,13 @@ def running(
             if error is not raised:
                 raise error from None
             raise
-        run_context.record(_finished_run(run, run_context.manifest))
-        if run_context.manifest is not None:
-            sizes = (
-                size or 0 for source in run_context.manifest.inputs for _, size, _ in source.files
-            )
-            counts = run_context.manifest.reconciliation
+        ended = replace(_with_end(run), state=State.DONE, exit_code=0)
+        if (manifest := run_context.manifest) is not None:
+            ended = replace(ended, **_list_fields(manifest))
+        run_context.record(ended)
+        if manifest is not None:
+            sizes = (size or 0 for source in manifest.inputs for _, size, _ in source.files)
+            counts = manifest.reconciliation
             self_metrics.report_read(run.run, run.job, str(run_context.interval), sizes, counts)
         run_report.remove(settings.state_dir, run)
 
@@ -233,11 +234,6 @@ def _new_run(run_context: RunContext) -> Run:
     if (measured_run := self_metrics.measured_run()) is not None:
         process["measured"] = measured_run
     return replace(run, process=process, details=Manifest.from_dict(details))
-
-
-def _finished_run(run: Run, manifest: Manifest | None) -> Run:
-    ended = replace(_with_end(run), state=State.DONE, exit_code=0)
-    return ended if manifest is None else replace(ended, **_list_fields(manifest))
 
 
 def _with_end(run: Run) -> Run:

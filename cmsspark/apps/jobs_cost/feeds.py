@@ -183,13 +183,6 @@ class ReportAggregator(FeedAggregator):
         return blobs
 
 
-def _decode_reports(blob: bytes) -> list[JobReport]:
-    import pyarrow as pa
-
-    size = int.from_bytes(blob[:8], "little")
-    return _decode(pa.decompress(blob[8:], decompressed_size=size, codec="zstd", asbytes=True))
-
-
 class StepRow(msgspec.Struct, array_like=True):
     """A row of ``step_efficiency``. ``sums``: those of ``NULLABLE_SUMS``; ``rss_sum``:
     an exact sum, in hex.
@@ -299,12 +292,16 @@ class ReportSums:
         """Add a partition: ``blobs`` have all records of each report. ``earlier``: ids
         of the day before, sorted.
         """
+        import pyarrow as pa
+
         counting: dict[str, JobReport] = {}
         of_agents: dict[tuple[str, str], JobReport] = {}
         ids: set[str] = set()
         count = 0
         for blob in blobs:
-            for report in _decode_reports(blob):
+            size = int.from_bytes(blob[:8], "little")
+            reports = pa.decompress(blob[8:], decompressed_size=size, codec="zstd", asbytes=True)
+            for report in _decode(reports):
                 ids.add(report.job_id)
                 if report.bin == OUT_OF_DAY:
                     continue

@@ -122,11 +122,6 @@ def _name_hadoop_blocks(head: bytes) -> str | None:
     )
 
 
-def _with_article(packing: str) -> str:
-    """Return the name of a packing that is read behind its article: an xz, a gzip."""
-    return f"{'an' if packing in ('xz', 'lz4') else 'a'} {packing}"
-
-
 def name_step(name: str) -> str:
     """Return how to make a file readable that is packed in this way."""
     return _HADOOP if "Hadoop" in name else f"unpack or convert the file, which is {name}"
@@ -162,8 +157,9 @@ class UnpackedFile:
         try:
             return self._stream.read(size)
         except UnreadableStream as fault:
+            article = "an" if self._packing in ("xz", "lz4") else "a"
             raise DataError(
-                f"{_with_article(self._packing)} {fault.fault}",
+                f"{article} {self._packing} {fault.fault}",
                 where=self._file,
                 found=str(fault),
                 next_step=fault.next_step or self._next_step,

@@ -128,7 +128,9 @@ class PartSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         """Replace the files in a table's ``folder`` by those of ``stored``."""
         files = sum(len(entry.parts) for entry in stored)
         usual = sum(entry.rows for entry in stored) // files if files else 0
-        contents = {_schema_file(folder, schema): _bytes(null_rows(schema, usual))}
+        keys = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
+        no_day = "/".join(f"{key}={NO_DAY}" for key in keys)
+        contents = {f"{folder}/{no_day}/columns.parquet": _bytes(null_rows(schema, usual))}
         for interval in stored:
             run = f"{folder}/{_partitions(interval)}/{quote(interval.run, safe='') or 'damaged'}"
             if interval.fault is not None:
@@ -322,11 +324,6 @@ def _partitions(stored: StoredInterval) -> str:
     if isinstance(stored.interval, Period):
         return f"period={stored.interval}/first_day={stored.first_day}/last_day={stored.last_day}"
     return f"day={stored.interval}"
-
-
-def _schema_file(folder: str, schema: Table) -> str:
-    names = ("period", "first_day", "last_day") if "period" in schema.names else ("day",)
-    return f"{folder}/{'/'.join(f'{name}={NO_DAY}' for name in names)}/columns.parquet"
 
 
 def _plain(path: str) -> str:
