@@ -412,13 +412,6 @@ def _read_sums(part: StoredPart) -> array[int]:
     return sums
 
 
-def check_bytes(files: Files, part: StoredPart) -> None:
-    """Compare all bytes of a part with its manifest, whatever was noted. Raises
-    DataError (65) where they differ.
-    """
-    _compare(part, files.sha256(part.path))
-
-
 def _compare(part: StoredPart, digest: str) -> None:
     if digest != part.sha256:
         raise part.damaged("its SHA-256 is other than its manifest says")
@@ -583,7 +576,7 @@ def _check(files: Files, manifest: Manifest, folder: str, check: RunCheck) -> No
             continue
         for part in parts:
             try:
-                check_bytes(files, part)
+                _compare(part, files.sha256(part.path))
             except CmssparkError as error:
                 check.errors.append(error)
             check.part_count += 1

@@ -221,11 +221,6 @@ BLOCK_BYTES: Final = 512 * 1024
 _BYPASSED_EVERY: Final = 29
 
 
-def cache_folder(root: Path, day: date) -> Path:
-    """Return where the caches' records of a day lie under ``root``."""
-    return root / f"project/monitoring/archive/cms-xrootd-cache/raw/metric/{day:%Y/%m/%d}"
-
-
 def write_cache_records(
     world: World,
     root: Path,
@@ -240,7 +235,7 @@ def write_cache_records(
     # Of its own: other logs do not depend on it.
     rng = np.random.default_rng([seed, 100, day.toordinal()])
     write_lines(
-        cache_folder(root, day),
+        root / f"project/monitoring/archive/cms-xrootd-cache/raw/metric/{day:%Y/%m/%d}",
         cache_lines(world, rng, day, records),
         per_part=per_part,
         compression=compression,
