@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
-import polars as pl
-
 from bench.placement_worlds import WORLDS, World, real_series
-from cmsspark.apps.placement.inputs import PlacementInputs, make_reads, make_replicas
+from cmsspark.apps.placement.inputs import PlacementInputs, make_reads
 from cmsspark.apps.placement.plan import Limits, backtest
 
 
 def inputs_of(world: World, budget_share: float) -> PlacementInputs:
     """Return the inputs of a world whose sites have a fifth more room than their copies take."""
     table = world.replicas
-    reads = make_reads(world.accesses).named(table["dataset"], table["site"])
-    used = make_replicas(table, sites=reads.sites)
-    room = {
-        name: (1.2 * volume, None) for name, volume in zip(used.sites, used.used(), strict=True)
-    }
-    budget = budget_share * float(used.used().mean())
-    return PlacementInputs(reads, lambda day: table, "made", room, budget)
+    inputs = PlacementInputs(make_reads(world.accesses), lambda day: table, "made")
+    used = dict(inputs.space(inputs.replicas_before(date.max)).select("site", "used").iter_rows())
+    room = {name: (1.2 * volume, None) for name, volume in used.items()}
+    budget = budget_share * sum(used.values()) / len(used)
+    return replace(inputs, given_space=room, budget=budget)
 
 
 def main() -> None:
@@ -45,10 +43,9 @@ def main() -> None:
             for share in (0.01, 0.05):
                 began = time.perf_counter()
                 rows = backtest(inputs_of(world, share), Limits(), chosen.weeks)
-                numbers = pl.DataFrame([row.as_dict() for row in rows])
                 texts = [
                     f"{rule} {served or 0:.2f} ({unread or 0:.0%} unread, {copied / 1e12:,.0f} TB)"
-                    for rule, served, unread, copied in numbers.select(
+                    for rule, served, unread, copied in rows.select(
                         "rule", "served_per_byte", "unread_share", "copied_bytes"
                     ).iter_rows()
                 ]

@@ -259,7 +259,7 @@ def replicate(
     weekly = float(parse_bytes(budget)) if budget else None
     inputs = stored_inputs(fout, settings_file, period, cooldown_days=7 * DEFAULT.lifetime)
     inputs = replace(inputs, given_space=given_space, budget=weekly)
-    rows = recommend(inputs).frame().filter(pl.col("action") == "copy")
+    rows = recommend(inputs).rows.filter(action="copy")
     if site is not None:
         chosen = [matches(name, [site]) for name in rows["site"].to_list()]
         rows = rows.filter(pl.Series(chosen, dtype=pl.Boolean))

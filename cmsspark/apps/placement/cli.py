@@ -35,29 +35,20 @@ if TYPE_CHECKING:
 _PATH: Final = click.Path(path_type=Path)
 _OPTIONS: Final = (
     option(
-        "--accesses",
-        type=_PATH,
-        help="CSV or Parquet with day, dataset, site, accesses[, bytes]. [default: stored days]",
+        "--accesses", type=_PATH, help="CSV or Parquet: day, dataset, site, accesses[, bytes]."
     ),
     option(
         "--replicas",
         type=_PATH,
-        help="CSV or Parquet with dataset, site, bytes[, kind, size, complete, locked, custodial, since].",
+        help="CSV or Parquet: dataset, site, bytes[, kind, size, complete, locked, custodial, since].",
     ),
     option(
         "--space",
         type=_PATH,
-        help="CSV or Parquet with site[, capacity, budget, network_gbits]. [default: a site is full with its copies]",
+        help="CSV or Parquet: site[, capacity, budget, network_gbits]. [default: all sites are full]",
     ),
-    option(
-        "--budget", metavar="SIZE", help="Bytes that may be copied to each site, such as 20TB."
-    ),
-    option(
-        "--locked",
-        multiple=True,
-        metavar="PATTERN",
-        help="Datasets whose copies never go; repeatable.",
-    ),
+    option("--budget", metavar="SIZE", help="Bytes to copy to each site at most, such as 20TB."),
+    option("--locked", multiple=True, metavar="PATTERN", help="Datasets whose copies never go."),
     option(
         "--min-benefit",
         type=FiniteRange(0),
@@ -76,13 +67,7 @@ _OPTIONS: Final = (
         default=1,
         help="Complete copies on disk that a dataset has elsewhere before one can go.",
     ),
-    option(
-        "--free",
-        "free_share",
-        type=FiniteRange(0, 0.9),
-        default=0.0,
-        help="Share of space kept free.",
-    ),
+    option("--free", type=FiniteRange(0, 0.9), default=0.0, help="Share of space kept free."),
 )
 
 
@@ -109,11 +94,13 @@ def _inputs(
     space: Path | None,
     budget: str | None,
     locked: tuple[str, ...],
+    min_benefit: float,
     lifetime: int,
+    min_copies: int,
+    free: float,
     fout: str | None,
     settings_file: str | None,
     period: Period | None,
-    **limits: Any,
 ) -> tuple[PlacementInputs, Limits]:
     from cmsspark.apps.placement.inputs import file_inputs, read_space, stored_inputs
     from cmsspark.apps.placement.plan import Limits
@@ -127,19 +114,20 @@ def _inputs(
         raise UsageError(
             "--accesses excludes a period and --fout", next_step="give only one of them"
         )
-    given_space = read_space(space) if space else {}
-    weekly = float(parse_bytes(budget)) if budget else None
     if accesses is not None and replicas is not None:
         inputs = file_inputs(accesses, replicas)
     else:
         inputs = stored_inputs(fout, settings_file, period, cooldown_days=7 * lifetime)
-    for pattern in locked:
-        if not any(matches(name, [pattern]) for name in inputs.reads.datasets):
-            click.echo(f"warning: no dataset matches --locked {pattern}", err=True)
     if inputs.reads.dropped:
         click.echo(f"{inputs.reads.dropped:,} accesses name no site and are left out", err=True)
+    names = inputs.table_before(inputs.reads.end)["dataset"].unique() if locked else ()
+    for pattern in locked:
+        if not any(matches(name, [pattern]) for name in names):
+            click.echo(f"warning: no dataset matches --locked {pattern}", err=True)
+    given_space = read_space(space) if space else {}
+    weekly = float(parse_bytes(budget)) if budget else None
     inputs = replace(inputs, given_space=given_space, budget=weekly, locked=locked)
-    return inputs, Limits(lifetime=lifetime, **limits)
+    return inputs, Limits(min_copies, free, min_benefit, lifetime)
 
 
 @command.command("recommend")
@@ -165,12 +153,12 @@ def recommend_command(
         rules = None if source["accesses"] else _find_rules(advice, source["settings_file"])
         click.echo(json.dumps(rucio_rules(advice, activity, rules), indent=1))
     elif output is not None:
-        write_table(advice.frame(), output)
+        write_table(advice.rows, output)
         click.echo(output)
     elif as_json:
-        rows = [vars(row) for row in advice.rows]
+        tables = {"sites": advice.sites.to_dicts(), "rows": advice.rows.to_dicts()}
         about = {"first_day": str(advice.first_day), "total": advice.total}
-        click.echo(json.dumps({**about, "sites": advice.sites, "rows": rows}, indent=1))
+        click.echo(json.dumps({**about, **tables}, indent=1))
     else:
         click.secho(f"week from {advice.first_day} on, from {inputs.about}", bold=True)
         _echo_advice(advice, top)
@@ -181,7 +169,7 @@ def _find_rules(advice: Advice, settings_file: str | None) -> list[dict[str, Any
     from cmsspark.dumps.rucio_locks import read_rules
     from cmsspark.run.catalogue_snapshots import opened
 
-    names = {row.dataset for row in advice.rows if row.action == "remove"}
+    names = set(advice.rows.filter(action="remove")["dataset"])
     if not names:
         return []
     last_day = advice.first_day - timedelta(days=1)
@@ -193,13 +181,14 @@ def _find_rules(advice: Advice, settings_file: str | None) -> list[dict[str, Any
 
 
 def _echo_advice(advice: Advice, top: int) -> None:
-    if not advice.rows:
+    import polars as pl
+
+    if advice.rows.is_empty():
         click.echo("no copy is worth making, and none has to go")
         return
-    changed_sites = {row.site for row in advice.rows if row.action != "recall"}
-    lines = [tuple(row.values()) for row in advice.sites if row["site"] in changed_sites]
-    if lines:
-        lines.append(("all sites", *advice.total.values()))
+    changed_sites = advice.sites.filter(pl.col("copied") + pl.col("removed") > 0)
+    if not changed_sites.is_empty():
+        lines = [*changed_sites.iter_rows(), ("all sites", *advice.total.values())]
         of_sites = ("site", "on disk", "capacity", "to copy", "can go", "then")
         echo_table(of_sites, [(name, *map(volume, sizes)) for name, *sizes in lines], indent="  ")
     titles = {
@@ -208,15 +197,16 @@ def _echo_advice(advice: Advice, top: int) -> None:
         "recall": "worth a copy, but only on tape",
     }
     for action, title in titles.items():
-        rows = [row for row in advice.rows if row.action == action]
-        if not rows:
+        rows = advice.rows.filter(action=action)
+        if rows.is_empty():
             continue
-        click.echo(f"\n{title}: {len(rows):,}, {volume(sum(row.bytes for row in rows))}")
-        shown = []
-        for row in rows[:top]:
-            served = None if row.benefit is None else volume(row.benefit)
-            numbers = (volume(row.bytes), f"{row.accesses:,.1f}", served, row.copies)
-            shown.append((*numbers, row.why, row.site, row.dataset))
+        click.echo(f"\n{title}: {len(rows):,}, {volume(float(rows['bytes'].sum()))}")
+        shown = [
+            (volume(size), f"{accesses:,.1f}", volume(benefit), *texts)
+            for size, accesses, benefit, *texts in rows.head(top)
+            .select("bytes", "accesses", "benefit", "copies", "why", "site", "dataset")
+            .iter_rows()
+        ]
         headings = ("bytes", "reads a week", "serves", "copies", "by", "site", "dataset")
         echo_table(headings, shown, texts=(4, 5, 6), full=(4, 5), optional=(2, 4), indent="  ")
         if len(rows) > top:
@@ -231,9 +221,8 @@ def _echo_advice(advice: Advice, top: int) -> None:
     default=8,
     help="Past weeks to plan, each judged by the weeks of a copy's lifetime.",
 )
-@option("--seed", type=int, default=0, help="Seed of the rule random.")
 @option("--json", "as_json", is_flag=True, help="Print JSON.")
-def backtest_command(weeks: int, seed: int, as_json: bool, **source: Any) -> None:
+def backtest_command(weeks: int, as_json: bool, **source: Any) -> None:
     """Print what plans of past weeks would have served for each byte copied, beside simple rules.
 
     Each plan knows the days before its Monday only. All have the same copies, space and
@@ -242,7 +231,7 @@ def backtest_command(weeks: int, seed: int, as_json: bool, **source: Any) -> Non
     from cmsspark.apps.placement.plan import RULES, backtest
 
     inputs, limits = _inputs(**source)
-    outcomes = [outcome.as_dict() for outcome in backtest(inputs, limits, weeks, seed)]
+    outcomes = backtest(inputs, limits, weeks).to_dicts()
     if as_json:
         click.echo(json.dumps({"source": inputs.about, "rules": outcomes}, indent=1))
         return

@@ -4,19 +4,18 @@ and the space of each site; from files or from stored days.
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-import numpy as np
+import polars as pl
 
-from cmsspark.base.arrays import Array
-from cmsspark.base.errors import InputMissing
-from cmsspark.base.names import site_and_kind
+from cmsspark.base.errors import DataError, InputMissing
+from cmsspark.base.names import KINDS, site_and_kind
 from cmsspark.base.periods import Period, between
 from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.cli.options import require_store
@@ -24,25 +23,23 @@ from cmsspark.cli.period_options import load_days
 from cmsspark.counting.rollup import matches
 from cmsspark.settings.settings import load_settings
 from cmsspark.store import stored_days
+from cmsspark.store.results import CurrentTable
 from cmsspark.store.stored_columns import newest, newest_replicas, open_store, table_rows
 from cmsspark.store.stored_days import StoredDays
 from cmsspark.store.table_files import read_table
 
-if TYPE_CHECKING:
-    import polars as pl
-
-#: Columns of a file of reads: name → other names that are taken for it.
+#: Columns of files: name → other names that are taken for it, those of stored tables too.
+_DATASET, _SITE = ("dataset_name",), ("site_name",)
 _READS: Final = {
     "day": (),
-    "dataset": ("dataset_name",),
-    "site": ("site_name",),
+    "dataset": _DATASET,
+    "site": _SITE,
     "accesses": ("nacc",),
     "bytes": ("read_bytes",),
 }
-#: The same of replicas; those of ``dbs_phedex`` and ``dbs_rucio`` are.
 _REPLICAS: Final = {
-    "dataset": ("dataset_name",),
-    "site": ("site_name", "node", "node_name", "rse"),
+    "dataset": _DATASET,
+    "site": (*_SITE, "node", "node_name", "rse"),
     "bytes": ("present_bytes",),
     "kind": (),
     "size": ("dataset_bytes",),
@@ -51,10 +48,16 @@ _REPLICAS: Final = {
     "custodial": ("is_custodial",),
     "since": (),
 }
-_SPACE: Final = {"site": ("site_name",), "capacity": ("bytes",), "budget": (), "network_gbits": ()}
+_SPACE: Final = {"site": _SITE, "capacity": ("bytes",), "budget": (), "network_gbits": ()}
+_FLAGS: Final = ("complete", "locked", "custodial")
+#: What replicas may lack, and the types.
+_OPTIONAL: Final = {
+    **dict.fromkeys(_FLAGS, pl.Boolean()),
+    "size": pl.Float64(),
+    "since": pl.Date(),
+}
 #: Where an access counts whose log names no site.
 _NO_SITE: Final = "unknown"
-_EXPONENT: Final = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}")
 #: Bytes that one Gbit/s brings in a week.
 _WEEK_OF_GBIT: Final = 1e9 / 8 * 7 * 86_400
 #: Weeks of stored days that are read without a period.
@@ -63,40 +66,24 @@ WEEKS: Final = 26
 
 @dataclass(frozen=True)
 class Reads:
-    """Columns with an element for each (day, dataset, site): numbers of the day,
-    dataset and site; accesses, and bytes read (0 if unknown), float64.
-
-    ``dropped``: accesses that name no site, which no copy can serve.
+    """``rows``: day, dataset, site, accesses, and bytes read (0 if unknown), each (day,
+    dataset, site) once; of the days from ``first`` on, before ``end``. ``dropped``:
+    accesses that name no site, which no copy can serve.
     """
 
-    days: tuple[date, ...]
-    datasets: tuple[str, ...]
-    sites: tuple[str, ...]
-    day: Array
-    dataset: Array
-    site: Array
-    accesses: Array
-    bytes: Array
+    rows: pl.DataFrame
+    first: date
+    end: date
     dropped: int = 0
 
     @property
-    def pairs(self) -> Array:
-        """A number for the dataset and site of each element, int64."""
-        return self.dataset * len(self.sites) + self.site
+    def has_bytes(self) -> bool:
+        """Whether any read has bytes."""
+        return bool((self.rows["bytes"] > 0).any())
 
-    def before(self, day: int) -> Reads:
-        """Return the reads of the days before day number ``day``; the names stay."""
-        names = ("day", "dataset", "site", "accesses", "bytes")
-        columns = {name: getattr(self, name)[self.day < day] for name in names}
-        return replace(self, days=self.days[:day], **columns, dropped=0)
-
-    def named(self, datasets: Iterable[str], sites: Iterable[str]) -> Reads:
-        """Return the same reads with numbers of these names, too."""
-        all_datasets = tuple(sorted({*self.datasets, *datasets}))
-        all_sites = tuple(sorted({*self.sites, *sites}))
-        dataset = np.searchsorted(np.array(all_datasets), self.datasets)[self.dataset]
-        site = np.searchsorted(np.array(all_sites), self.sites)[self.site]
-        return replace(self, datasets=all_datasets, sites=all_sites, dataset=dataset, site=site)
+    def before(self, day: date) -> Reads:
+        """Return the reads of the days before ``day``."""
+        return replace(self, rows=self.rows.filter(pl.col("day") < day), end=day)
 
 
 def read_reads(path: Path) -> Reads:
@@ -112,34 +99,21 @@ def read_reads(path: Path) -> Reads:
 
 def make_reads(table: pl.DataFrame, stored: Iterable[date] = ()) -> Reads:
     """Return the reads of rows with the columns of a file, and of the days ``stored``,
-    which may have no row.
-
-    Raises InputMissing (66) if no row names a site.
+    which may have no row. Raises InputMissing (66) if no row names a site.
     """
-    import polars as pl
-
     if "bytes" not in table.columns:
-        table = table.with_columns(bytes=pl.lit(None, pl.Float64))
+        table = table.with_columns(bytes=0.0)
     is_somewhere = pl.col("site").is_not_null() & (pl.col("site") != _NO_SITE)
-    nowhere = table.filter(~is_somewhere)["accesses"].sum()
-    sums = [
-        pl.col(name).sum().cast(pl.Float64).fill_null(0).alias(name)
-        for name in ("accesses", "bytes")
-    ]
-    counted = table.filter(is_somewhere).group_by("day", "dataset", "site").agg(sums)
-    counted = counted.sort("day", "dataset", "site")
-    if counted.is_empty():
+    sums = pl.col("accesses", "bytes").cast(pl.Float64).sum()
+    rows = table.filter(is_somewhere).group_by("day", "dataset", "site").agg(sums)
+    if rows.is_empty():
         raise InputMissing(
             "no access names a site", next_step="give days whose logs name the sites of jobs"
         )
-    all_days = {*table["day"].unique().to_list(), *stored}
-    first, last = min(all_days), max(all_days)
-    days = tuple(first + timedelta(days=number) for number in range((last - first).days + 1))
-    datasets, dataset = np.unique(counted["dataset"].to_numpy().astype(str), return_inverse=True)
-    sites, site = np.unique(counted["site"].to_numpy().astype(str), return_inverse=True)
-    number = (counted["day"].to_numpy().astype("datetime64[D]") - np.datetime64(first)).astype(int)
-    columns = (number, dataset, site, counted["accesses"].to_numpy(), counted["bytes"].to_numpy())
-    return Reads(days, tuple(datasets.tolist()), tuple(sites.tolist()), *columns, int(nowhere))
+    days = {*table["day"].unique().to_list(), *stored}
+    dropped = table.filter(~is_somewhere)["accesses"].sum()
+    end = max(days) + timedelta(days=1)
+    return Reads(rows.sort("day", "dataset", "site"), min(days), end, int(dropped))
 
 
 def stored_reads(stored: StoredDays) -> Reads:
@@ -147,56 +121,30 @@ def stored_reads(stored: StoredDays) -> Reads:
 
     Raises DataError (65) if a day's partials are damaged.
     """
-    import polars as pl
-
-    columns = ["dataset_name", "site_name", "nacc", "read_bytes"]
+    sums = pl.col("nacc", "read_bytes").cast(pl.Float64).sum()
     frames = [
         frame.drop_nulls("dataset_name")
         .group_by(dataset="dataset_name", site="site_name")
-        .agg(
-            accesses=pl.col("nacc").cast(pl.Float64).sum(),
-            bytes=pl.col("read_bytes").cast(pl.Float64).sum(),
-            day=pl.lit(day),
-        )
-        for day, frame in stored.accesses(columns)
+        .agg(sums, day=pl.lit(day))
+        for day, frame in stored.accesses(["dataset_name", "site_name", "nacc", "read_bytes"])
     ]
-    return make_reads(pl.concat(frames), stored.partials)
+    table = pl.concat(frames).rename({"nacc": "accesses", "read_bytes": "bytes"})
+    return make_reads(table, stored.partials)
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """Copies on disk, an element each: numbers of the dataset and the site, bytes
-    there, whether it is complete, whether it is fixed (locked, custodial: it never
-    goes), and float64 days since it was made, NaN if unknown.
+    """``copies``: those on disk: dataset, site, bytes, is_complete, is_fixed (locked or
+    custodial: it never goes), and days since it was made, null if unknown.
 
-    Of each dataset: ``sizes``, float64 bytes of the whole, 0 if unknown; ``ages``,
-    float64 days since it was made, NaN if unknown; ``on_tape``, whether a complete copy
-    is on tape. That is no copy on disk, and no plan touches it.
+    ``datasets``: dataset, size (bytes of the whole), age in days (null if unknown),
+    copies (complete ones on disk), and on_tape, whether a complete one is there. That is
+    no copy on disk, and no plan touches it. ``sites``: all that have something.
     """
 
-    datasets: tuple[str, ...]
+    copies: pl.DataFrame
+    datasets: pl.DataFrame
     sites: tuple[str, ...]
-    dataset: Array
-    site: Array
-    bytes: Array
-    is_complete: Array
-    is_fixed: Array
-    made_days: Array
-    sizes: Array
-    ages: Array
-    on_tape: Array
-
-    def used(self) -> Array:
-        """Return the bytes on disk at each site, float64."""
-        return np.bincount(self.site, self.bytes, len(self.sites)).astype(float)
-
-    def copies(self) -> Array:
-        """Return the number of complete copies on disk of each dataset, int64."""
-        return np.bincount(self.dataset[self.is_complete], minlength=len(self.datasets))
-
-    def pairs(self) -> Array:
-        """Return a number for each copy's dataset and site, int64."""
-        return self.dataset * len(self.sites) + self.site
 
 
 def read_replicas(path: Path) -> pl.DataFrame:
@@ -204,106 +152,83 @@ def read_replicas(path: Path) -> pl.DataFrame:
     (``T1_US_FNAL_MSS``) become those of their sites, and give the kind if the file has
     none.
 
-    Raises as :func:`cmsspark.store.table_files.read_table`.
+    Raises as :func:`cmsspark.store.table_files.read_table`; DataError (65) for another kind.
     """
-    import polars as pl
-
-    flags = ("complete", "locked", "custodial")
     table = read_table(
         path,
         "replicas",
         _REPLICAS,
         ("dataset", "site", "bytes"),
         numbers=("bytes", "size"),
-        flags=flags,
-        may_be_null=("size", "since", *flags),
+        flags=_FLAGS,
+        may_be_null=("size", "since", *_FLAGS),
     )
     nodes = [site_and_kind(name) for name in table["site"].to_list()]
     sites, kinds = (pl.Series([node[part] for node in nodes], dtype=pl.String) for part in (0, 1))
-    return table.with_columns(site=sites, kind=table.get_column("kind", default=kinds))
+    kinds = table.get_column("kind", default=kinds).str.to_lowercase()
+    if unknown := set(kinds.to_list()) - set(KINDS):
+        raise DataError(
+            f"{min(unknown)!r} is no kind of storage",
+            where=path,
+            next_step=f"name kinds {', '.join(KINDS)}, or leave the column out",
+        )
+    return table.with_columns(site=sites, kind=kinds)
 
 
-def make_replicas(
-    table: pl.DataFrame,
-    *,
-    datasets: Iterable[str] = (),
-    sites: Iterable[str] = (),
-    day: date | None = None,
-) -> Replicas:
+def make_replicas(table: pl.DataFrame, day: date, locked: tuple[str, ...] = ()) -> Replicas:
     """Return the copies of rows as of the start of ``day``. Several rows of one dataset
-    and site are added up, and those since ``day`` or later are left out.
+    and site are added up, and those since ``day`` or later are left out. Copies of
+    datasets that match a pattern of ``locked`` are fixed.
 
-    ``datasets``, ``sites``: names that are numbered, too. The size of a dataset is that
-    of its rows, else its largest copy. Without a column ``complete``, a copy of that
-    size is complete. A dataset is as old as ``created`` says, else as its first copy.
+    The size of a dataset is that of its rows, else its largest copy. Without a column
+    ``complete``, a copy of that size is complete. A dataset is as old as ``created``
+    says, else as its first copy.
     """
-    import polars as pl
-
-    flag, real = pl.Boolean(), pl.Float64()
-    kinds = {"complete": flag, "locked": flag, "custodial": flag, "size": real, "since": pl.Date()}
-    missing = {name: kind for name, kind in kinds.items() if name not in table.columns}
+    missing = {name: kind for name, kind in _OPTIONAL.items() if name not in table.columns}
     table = table.with_columns(pl.lit(None, kind).alias(name) for name, kind in missing.items())
     if "created" not in table.columns:
         table = table.with_columns(created=pl.col("since").min().over("dataset"))
-    if day is not None:
-        table = table.filter(pl.col("since").is_null() | (pl.col("since") < day))
-    table = table.filter(pl.col("bytes") > 0)
-    names = tuple(sorted({*table["dataset"].to_list(), *datasets}))
-    site_names = tuple(sorted({*table["site"].to_list(), *sites}))
-    copies = table.group_by("dataset", "site", "kind").agg(
-        pl.col("bytes").sum(),
-        pl.any_horizontal(pl.col("locked", "custodial").fill_null(False)).any().alias("is_fixed"),
-        pl.col("complete").all(ignore_nulls=False),
-        pl.col("since").max(),
+    table = table.filter(pl.col("since").is_null() | (pl.col("since") < day), pl.col("bytes") > 0)
+    on_disk = pl.col("bytes").filter(kind="disk").max()
+    given_size = pl.col("size").filter(pl.col("size") > 0).max()
+    datasets = table.group_by("dataset").agg(
+        size=pl.coalesce(given_size, on_disk, pl.col("bytes").max()).cast(pl.Float64),
+        age=(pl.lit(day) - pl.col("created").min()).dt.total_days(),
     )
-    of_dataset = table.group_by("dataset").agg(
-        pl.col("size").max(),
-        pl.col("created").min(),
-        pl.col("bytes").filter(pl.col("kind") == "disk").max().alias("on_disk"),
-        pl.col("bytes").max().alias("anywhere"),
+    is_locked = pl.Series(
+        [matches(name, locked) for name in datasets["dataset"]], dtype=pl.Boolean
     )
-    every = pl.DataFrame({"dataset": names}, {"dataset": pl.String}).join(
-        of_dataset, "dataset", "left", maintain_order="left"
+    copies = (
+        table.group_by("dataset", "site", "kind")
+        .agg(
+            pl.col("bytes").sum(),
+            pl.col("complete").all(ignore_nulls=False),
+            is_fixed=pl.any_horizontal(pl.col("locked", "custodial").fill_null(False)).any(),
+            days=(pl.lit(day) - pl.col("since").max()).dt.total_days(),
+        )
+        .join(datasets.with_columns(is_locked=is_locked), "dataset", "left")
     )
-    given_size = pl.when(pl.col("size") > 0).then("size")
-    size = pl.coalesce(given_size, "on_disk", "anywhere", pl.lit(0)).cast(pl.Float64)
-    every = every.select("dataset", "created", dataset_size=size)
     # What stored tables call complete may lie on disk and tape of a site together.
-    is_whole = pl.col("bytes") >= pl.col("dataset_size")
+    is_whole = pl.col("bytes") >= pl.col("size")
     is_named_so = pl.col("complete") & (is_whole | (pl.len().over("dataset", "site") == 1))
-    copies = copies.join(every, "dataset", "left").with_columns(
-        complete=pl.when(pl.col("complete").is_null()).then(is_whole).otherwise(is_named_so)
+    copies = copies.with_columns(
+        pl.col("is_fixed") | pl.col("is_locked"),
+        is_complete=pl.when(pl.col("complete").is_null()).then(is_whole).otherwise(is_named_so),
     )
-    disk = copies.filter(pl.col("kind") == "disk").sort("dataset", "site")
-    on_tape = copies.filter((pl.col("kind") == "tape") & pl.col("complete"))["dataset"]
-    end = day or date.max
-
-    def age(column: str) -> Any:
-        return (pl.lit(end) - pl.col(column)).dt.total_days().cast(pl.Float64)
-
-    return Replicas(
-        names,
-        site_names,
-        np.searchsorted(np.array(names, str), disk["dataset"].to_numpy().astype(str)),
-        np.searchsorted(np.array(site_names, str), disk["site"].to_numpy().astype(str)),
-        disk["bytes"].to_numpy().astype(float),
-        disk["complete"].to_numpy().astype(bool),
-        disk["is_fixed"].to_numpy().astype(bool),
-        disk.select(age("since").fill_null(float("nan"))).to_series().to_numpy(),
-        every["dataset_size"].to_numpy(),
-        every.select(age("created").fill_null(float("nan"))).to_series().to_numpy(),
-        every["dataset"].is_in(on_tape.implode()).to_numpy().astype(bool),
+    complete = (
+        copies.filter("is_complete")
+        .group_by("dataset")
+        .agg(
+            copies=(pl.col("kind") == "disk").sum().cast(pl.Int64),
+            on_tape=(pl.col("kind") == "tape").any(),
+        )
     )
-
-
-@dataclass(frozen=True)
-class Space:
-    """Bytes of each site, float64, by its number: what its disk takes, and what may be
-    copied to it in a week.
-    """
-
-    capacity: Array
-    budget: Array
+    datasets = datasets.join(complete, "dataset", "left").with_columns(
+        pl.col("copies").fill_null(0), pl.col("on_tape").fill_null(False)
+    )
+    columns = ("dataset", "site", "bytes", "is_complete", "is_fixed", "days")
+    on_disk_now = copies.filter(kind="disk").select(columns).sort("dataset", "site")
+    return Replicas(on_disk_now, datasets, tuple(table["site"].unique()))
 
 
 #: Site → (capacity, budget a week) in bytes; None if not known.
@@ -324,9 +249,7 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
     )
     rows = {}
     for row in table.to_dicts():
-        # Text of a column of floats, as Parquet files and pandas have it, is 1e+15.
         texts = [str(row.get(name) or "") for name in sizes]
-        texts = [str(int(float(text))) if _EXPONENT.fullmatch(text) else text for text in texts]
         capacity, budget = (float(parse_bytes(text)) if text else None for text in texts)
         if (gbits := row.get("network_gbits")) is not None:
             network = gbits * _WEEK_OF_GBIT
@@ -337,8 +260,7 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
 
 @dataclass(frozen=True)
 class PlacementInputs:
-    """Reads under the names of all datasets and sites, replicas as of before a day, and
-    the space of each site.
+    """Reads, replicas as of before a day, and the space of each site.
 
     ``about``: where they come from. ``given_space``: capacity and budget of sites whose
     are known; ``budget``: of all others. ``locked``: patterns of datasets whose copies
@@ -354,41 +276,53 @@ class PlacementInputs:
 
     def replicas_before(self, day: date) -> Replicas:
         """Return the replicas that are known before a day, with what is locked."""
-        replicas = make_replicas(
-            self.table_before(day), datasets=self.reads.datasets, sites=self.reads.sites, day=day
-        )
-        if not self.locked:
-            return replicas
-        is_locked = np.array([matches(name, self.locked) for name in replicas.datasets], bool)
-        return replace(replicas, is_fixed=replicas.is_fixed | is_locked[replicas.dataset])
+        return make_replicas(self.table_before(day), day, self.locked)
 
-    def space(self, replicas: Replicas) -> Space:
-        """Return the space of each site: what is given, else what lies there now, so that
-        copies can only take the place of others. A budget that is not given is unlimited.
+    def space(self, replicas: Replicas) -> pl.DataFrame:
+        """Return a row for each site: site, used, capacity, budget. The capacity is what
+        is given, else what lies there now, so that copies can only take the place of
+        others. A budget that is not given is infinite.
 
         Raises InputMissing (66) if a site is given that has no copy and no read.
         """
-        capacity = replicas.used()
-        weekly = np.full(len(capacity), np.inf if self.budget is None else self.budget)
-        position = {name: number for number, name in enumerate(replicas.sites)}
-        for name, (room, limit) in self.given_space.items():
-            if name not in position:
-                raise InputMissing(
-                    f"the site {name} of the space has no copy and no read",
-                    found=", ".join(replicas.sites[:10]),
-                    next_step="give its name as replicas and logs have it",
-                )
-            number = position[name]
-            capacity[number] = capacity[number] if room is None else room
-            weekly[number] = min(weekly[number], np.inf if limit is None else limit)
-        return Space(capacity, weekly)
+        sites = sorted({*replicas.sites, *self.reads.rows["site"].unique()})
+        if unknown := [name for name in self.given_space if name not in sites]:
+            raise InputMissing(
+                f"the site {unknown[0]} of the space has no copy and no read",
+                found=", ".join(sites[:10]),
+                next_step="give its name as replicas and logs have it",
+            )
+        numbers = dict.fromkeys(("capacity", "budget"), pl.Float64())
+        given = [(name, *room) for name, room in self.given_space.items()]
+        used = replicas.copies.group_by("site").agg(used=pl.col("bytes").sum())
+        most = pl.lit(math.inf if self.budget is None else self.budget)
+        return (
+            pl.DataFrame({"site": sites}, {"site": pl.String()})
+            .join(used, "site", "left")
+            .join(
+                pl.DataFrame(given, {"site": pl.String(), **numbers}, orient="row"), "site", "left"
+            )
+            .with_columns(pl.col("used").fill_null(0.0), budget=pl.min_horizontal("budget", most))
+            .select("site", "used", pl.coalesce("capacity", "used"), "budget")
+        )
 
 
 def file_inputs(accesses: Path, replicas: Path) -> PlacementInputs:
     """Return reads and replicas of files."""
     table = read_replicas(replicas)
-    reads = read_reads(accesses).named(table["dataset"].to_list(), table["site"].to_list())
-    return PlacementInputs(reads, lambda day: table, f"{accesses.name}, {replicas.name}")
+    about = f"{accesses.name}, {replicas.name}"
+    return PlacementInputs(read_reads(accesses), lambda day: table, about)
+
+
+#: Stored columns of replicas → their names here.
+_STORED: Final = {
+    "dataset_name": "dataset",
+    "site_name": "site",
+    "kind": "kind",
+    "present_bytes": "bytes",
+    "dataset_bytes": "size",
+    "is_complete": "complete",
+}
 
 
 def stored_inputs(
@@ -400,51 +334,43 @@ def stored_inputs(
     A copy that the replicas of ``cooldown_days`` before have not is since the newer
     ones. Raises InputMissing (66) if no partials or no replicas are stored.
     """
-    import polars as pl
-
     store = require_store(fout, load_settings(settings_file))
     files = open_store(store, "cmsspark placement")
     if period is None:
         last, _ = newest(files, store, stored_days.TABLE)
         period = between(last - timedelta(days=7 * WEEKS - 1), last)
     reads = stored_reads(load_days(store, period, "cmsspark placement"))
-    as_of, _, table = newest_replicas(files, store, reads.days[-1])
-    names = {
-        "dataset_name": "dataset",
-        "site_name": "site",
-        "kind": "kind",
-        "present_bytes": "bytes",
-        "dataset_bytes": "size",
-        "is_complete": "complete",
-    }
-    frames: dict[date, pl.DataFrame] = {}
+    keys = ["dataset", "site", "kind"]
+
+    def rows(current: CurrentTable, table: str, *columns: str) -> pl.DataFrame:
+        frame = pl.DataFrame(pl.from_arrow(table_rows(files, current, table, columns)))
+        return frame.rename(_STORED, strict=False)
+
+    snapshots: dict[date, pl.DataFrame] = {}
 
     def snapshot(until: date) -> tuple[date, pl.DataFrame]:
-        as_of, current, name = newest_replicas(files, store, until)
-        if as_of not in frames:
-            frame = pl.DataFrame(pl.from_arrow(table_rows(files, current, name, list(names))))
-            frame = frame.rename(names).drop_nulls(["dataset", "site"])
-            frames[as_of] = frame.with_columns(pl.col("bytes", "size").cast(pl.Float64))
-        return as_of, frames[as_of]
+        as_of, current, table = newest_replicas(files, store, until)
+        if as_of not in snapshots:
+            frame = rows(current, table, *_STORED).drop_nulls(["dataset", "site"])
+            snapshots[as_of] = frame.with_columns(pl.col("bytes", "size").cast(pl.Float64))
+        return as_of, snapshots[as_of]
 
     def before(day: date) -> pl.DataFrame:
-        until, keys = day - timedelta(days=1), ["dataset", "site", "kind"]
+        until = day - timedelta(days=1)
         as_of, frame = snapshot(until)
         with suppress(InputMissing):
             _, current = newest(files, store, "dbs_events", until)
-            columns = table_rows(files, current, "dbs_events", ["dataset_name", "created_ms"])
-            created = pl.DataFrame(pl.from_arrow(columns)).select(
-                dataset="dataset_name", created=pl.from_epoch("created_ms", "ms").cast(pl.Date)
+            created = rows(current, "dbs_events", "dataset_name", "created_ms").select(
+                "dataset", created=pl.from_epoch("created_ms", "ms").cast(pl.Date)
             )
             frame = frame.join(created.unique("dataset"), "dataset", "left")
         with suppress(InputMissing):
             # Copies of which not all may go (rule 67).
             _, current = newest(files, store, "dataset_rses", until)
-            columns = ["dataset_name", "site_name", "kind", "bytes", "deletable_bytes"]
-            rows = pl.DataFrame(pl.from_arrow(table_rows(files, current, "dataset_rses", columns)))
+            names = ("dataset_name", "site_name", "kind", "bytes", "deletable_bytes")
             is_held = (pl.col("deletable_bytes") < pl.col("bytes")).any()
-            locked = rows.group_by(columns[:3]).agg(locked=is_held)
-            frame = frame.join(locked.rename(dict(zip(columns, keys, strict=False))), keys, "left")
+            locked = rows(current, "dataset_rses", *names).group_by(keys).agg(locked=is_held)
+            frame = frame.join(locked, keys, "left")
         with suppress(InputMissing):
             earlier_day, earlier = snapshot(until - timedelta(days=cooldown_days))
             earlier = earlier.select(keys).unique().with_columns(since=pl.lit(earlier_day))
@@ -452,12 +378,11 @@ def stored_inputs(
             frame = frame.with_columns(pl.col("since").fill_null(as_of))
         return frame
 
-    frame = before(reads.days[-1] + timedelta(days=1))
-    about = f"stored days {reads.days[0]} to {reads.days[-1]}, {table} of {as_of}"
+    last = reads.end - timedelta(days=1)
+    as_of, _, table = newest_replicas(files, store, last)
+    about = f"stored days {reads.first} to {last}, {table} of {as_of}"
     try:
-        held_day, _ = newest(files, store, "dataset_rses", reads.days[-1])
-        about += f", dataset_rses of {held_day}"
+        about += f", dataset_rses of {newest(files, store, 'dataset_rses', last)[0]}"
     except InputMissing:
         about += "; what rules hold is not known, as no dataset_rses is stored"
-    reads = reads.named(frame["dataset"].to_list(), frame["site"].to_list())
     return PlacementInputs(reads, before, about)

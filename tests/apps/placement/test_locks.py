@@ -29,23 +29,27 @@ _LARGE = """
 import resource
 from datetime import date, timedelta
 import numpy as np
-from cmsspark.apps.placement.inputs import PlacementInputs, Reads, Replicas
-from cmsspark.apps.placement.plan import expected, make_plan
+import polars as pl
+from cmsspark.apps.placement.inputs import PlacementInputs, make_reads, make_replicas
+from cmsspark.apps.placement.plan import Limits, recommend
 datasets, sites, reads = 100_000, 100, 1_000_000
 generator = np.random.default_rng(1)
-names = tuple(sorted(f"/P{i % 3000}/C{i % 60}-v{i}/{('AOD', 'RAW', 'MINIAOD')[i % 3]}" for i in range(datasets)))
-places = tuple(f"T2_{i:03}" for i in range(sites))
-days = tuple(date(2026, 1, 5) + timedelta(days=i) for i in range(56))
-columns = [np.sort(generator.integers(0, 56, reads)), (generator.power(0.3, reads) * datasets).astype(int),
-           generator.integers(0, sites, reads), generator.integers(1, 50, reads).astype(float)]
-made = Reads(days, names, places, *columns, 1e11 * columns[3])
+names = np.array([f"/P{i % 3000}/C{i % 60}-v{i}/{('AOD', 'RAW', 'MINIAOD')[i % 3]}" for i in range(datasets)])
+places = np.array([f"T2_{i:03}" for i in range(sites)])
+days = np.datetime64('2026-01-05') + np.sort(generator.integers(0, 56, reads))
+accesses = generator.integers(1, 50, reads).astype(float)
+table = pl.DataFrame({
+    "day": days, "dataset": names[(generator.power(0.3, reads) * datasets).astype(int)],
+    "site": places[generator.integers(0, sites, reads)], "accesses": accesses, "bytes": 1e11 * accesses,
+})
 pairs = np.unique(generator.integers(0, datasets * sites, 200_000))
-sizes, unknown = generator.lognormal(26, 1.5, datasets), np.full(datasets, np.nan)
-number, site = pairs // sites, pairs % sites
-replicas = Replicas(names, places, number, site, sizes[number], np.ones(len(pairs), bool), np.zeros(len(pairs), bool),
-                    unknown[number], sizes, unknown, np.zeros(datasets, bool))
-plan = make_plan(replicas, expected(made, replicas), PlacementInputs(made, None, '', budget=1e14).space(replicas))
-print(len(plan.added), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sizes = generator.lognormal(26, 1.5, datasets)[pairs // sites]
+replicas = pl.DataFrame({
+    "dataset": names[pairs // sites], "site": places[pairs % sites], "kind": "disk", "bytes": sizes, "size": sizes,
+})
+inputs = PlacementInputs(make_reads(table), lambda day: replicas, "", budget=1e14)
+advice = recommend(inputs, Limits())
+print(len(advice.rows.filter(action="copy")), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 

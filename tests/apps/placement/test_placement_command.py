@@ -13,7 +13,6 @@ from cmsspark.apps.placement.inputs import (
     PlacementInputs,
     make_reads,
     make_replicas,
-    parse_bytes,
     read_reads,
     read_replicas,
     read_space,
@@ -24,6 +23,7 @@ from cmsspark.apps.placement.plan import recommend
 from cmsspark.base import errors
 from cmsspark.base.dates import start_ms
 from cmsspark.base.periods import between
+from cmsspark.base.text.sizes import parse_bytes
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.store import stored_days
 from tests.apps.placement.worlds import (
@@ -46,11 +46,12 @@ def test_nodes_are_sites_with_their_kind(tmp_path: Path) -> None:
     file.write_text(
         f"dataset,node,bytes\n{HOT},T1_US_A_MSS,5\n{HOT},T1_US_A_Disk,5\n{HOT},T2_DE_B,4\n"
     )
-    made = make_replicas(read_replicas(file))
-    assert made.sites == ("T1_US_A", "T2_DE_B") and made.on_tape.tolist() == [True]
-    assert made.bytes.tolist() == [5, 4] and made.is_complete.tolist() == [True, False], (
-        "the largest copy is the size"
-    )
+    made = make_replicas(read_replicas(file), FIRST)
+    assert set(made.sites) == {"T1_US_A", "T2_DE_B"} and made.datasets["on_tape"].to_list() == [
+        True
+    ]
+    copies = made.copies.select("bytes", "is_complete").rows()
+    assert copies == [(5, True), (4, False)], "the largest copy is the size"
 
 
 def test_a_node_with_a_kind_of_its_own_is_its_site(tmp_path: Path) -> None:
@@ -58,17 +59,23 @@ def test_a_node_with_a_kind_of_its_own_is_its_site(tmp_path: Path) -> None:
     file.write_text(
         f"dataset,site,kind,bytes\n{HOT},T1_US_A_Disk,disk,5\n{HOT},T1_US_A_MSS,tape,5\n"
     )
-    made = make_replicas(read_replicas(file))
-    assert (
-        made.sites == ("T1_US_A",)
-        and made.bytes.tolist() == [5]
-        and made.on_tape.tolist() == [True]
-    )
+    made = make_replicas(read_replicas(file), FIRST)
+    assert made.sites == ("T1_US_A",) and made.copies["bytes"].to_list() == [5]
+    assert made.datasets["on_tape"].to_list() == [True]
+
+
+def test_kinds_are_read_as_rucio_writes_them_and_others_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "r.csv"
+    file.write_text(f"dataset,site,kind,bytes\n{HOT},{A},DISK,5\n{HOT},{A},Tape,5\n")
+    assert make_replicas(read_replicas(file), FIRST).datasets["copies"].to_list() == [1]
+    file.write_text(f"dataset,site,kind,bytes\n{HOT},{A},ssd,5\n")
+    with pytest.raises(errors.DataError, match="'ssd' is no kind of storage"):
+        read_replicas(file)
 
 
 def test_reads_without_a_site_are_counted_and_dropped() -> None:
     reads = reads_of((0, HOT, "unknown", 7), (0, HOT, B, 1))
-    assert reads.dropped == 7 and "unknown" not in reads.sites
+    assert reads.dropped == 7 and "unknown" not in reads.rows["site"]
     with pytest.raises(errors.InputMissing, match="no access names a site"):
         make_reads(
             pl.DataFrame(
@@ -81,7 +88,9 @@ def test_days_whose_reads_name_no_site_are_days_of_the_plan(tmp_path: Path) -> N
     days = [FIRST + timedelta(days=number) for number in range(3)]
     sites = pl.Series(["unknown", B, "unknown"])
     table = pl.DataFrame({"day": days, "dataset": [HOT] * 3, "site": sites, "accesses": [1.0] * 3})
-    assert make_reads(table).days == tuple(days)
+    every = (days[0], days[2] + timedelta(days=1))
+    reads = make_reads(table)
+    assert (reads.first, reads.end) == every
     for day, site in zip(days, sites, strict=True):
         store_partials(
             tmp_path,
@@ -89,9 +98,8 @@ def test_days_whose_reads_name_no_site_are_days_of_the_plan(tmp_path: Path) -> N
             [partial(day, site_name=site, stream="condor" if day == days[2] else "aaa")],
         )
     period = between(days[0], days[2])
-    assert stored_reads(stored_days.find_days(LocalFiles(), str(tmp_path), period)).days == tuple(
-        days
-    )
+    reads = stored_reads(stored_days.find_days(LocalFiles(), str(tmp_path), period))
+    assert (reads.first, reads.end) == every
 
 
 def test_capacities_of_parquet_may_be_floats(tmp_path: Path) -> None:
@@ -216,7 +224,7 @@ def test_a_site_that_nobody_knows_is_named(files: list[str], tmp_path: Path) -> 
 def test_advice_keeps_its_columns_without_rows() -> None:
     table = pl.DataFrame([{"kind": "disk", "bytes": TB, **copy(HOT, A)}])
     advice = recommend(PlacementInputs(reads_of((0, HOT, A, 1)), lambda day: table, "x"))
-    assert advice.rows == [] and advice.frame().columns[:3] == ["action", "dataset", "site"]
+    assert advice.rows.is_empty() and advice.rows.columns[:3] == ["action", "dataset", "site"]
 
 
 @pytest.fixture
@@ -293,12 +301,11 @@ def test_age_and_since_of_stored_replicas(store: Path) -> None:
     store_table(store, "dbs_events", "dbs_events", day, rows)
     inputs = stored_inputs(str(store), None, None, cooldown_days=14)
     replicas = inputs.replicas_before(FIRST + timedelta(days=42))
-    made = dict(zip(replicas.dataset.tolist(), replicas.made_days.tolist(), strict=True))
-    numbers = {name: replicas.datasets.index(name) for name in (HOT, NEW)}
-    assert made[numbers[HOT]] == 32 and made[numbers[NEW]] == 5
-    assert replicas.ages[numbers[NEW]] == 9 and replicas.ages[numbers[HOT]] != 9
+    assert dict(replicas.copies.select("dataset", "days").rows()) == {HOT: 32, COLD: 32, NEW: 5}
+    ages = dict(replicas.datasets.select("dataset", "age").rows())
+    assert ages[NEW] == 9 and ages[HOT] != 9
     early = inputs.replicas_before(FIRST + timedelta(days=12))
-    assert early.made_days.tolist() != [2.0, 2.0], "without an earlier snapshot nothing is young"
+    assert early.copies["days"].to_list() != [2, 2], "without an earlier snapshot nothing is young"
 
 
 def test_stored_copies_of_which_not_all_may_go_stay(store: Path) -> None:
@@ -326,7 +333,7 @@ def test_stored_copies_of_which_not_all_may_go_stay(store: Path) -> None:
 
     def fixed(before: date) -> list[str]:
         replicas = inputs.replicas_before(before)
-        return [replicas.datasets[number] for number in replicas.dataset[replicas.is_fixed]]
+        return replicas.copies.filter("is_fixed")["dataset"].to_list()
 
     assert "what rules hold is not known" not in inputs.about
     assert inputs.about.endswith(f"dataset_rses of {day}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date, timedelta
 from typing import Any
 
@@ -12,7 +13,6 @@ from cmsspark.apps.placement.inputs import (
     PlacementInputs,
     Reads,
     Replicas,
-    Space,
     make_reads,
     make_replicas,
 )
@@ -40,28 +40,31 @@ def reads_of(*rows: tuple[int, str, str, float], weeks: int = 4, **columns: Any)
 
 
 def copies_of(
-    *rows: dict[str, Any],
-    sites: tuple[str, ...] = (A, B, C),
-    reads: Reads | None = None,
-    day: date | None = None,
+    *rows: dict[str, Any], day: date = FIRST + timedelta(days=28), locked: tuple[str, ...] = ()
 ) -> Replicas:
     full = [
         {"kind": "disk", "bytes": TB, "complete": True, "locked": False, "custodial": False, **row}
         for row in rows
     ]
-    names = reads.datasets if reads else ()
-    return make_replicas(pl.DataFrame(full), datasets=names, sites=sites, day=day)
+    return make_replicas(pl.DataFrame(full), day, locked)
 
 
 def copy(dataset: str, site: str, **other: Any) -> dict[str, Any]:
     return {"dataset": dataset, "site": site, **other}
 
 
-def full(replicas: Replicas, **capacity: float) -> Space:
+def full(replicas: Replicas, **capacity: float) -> pl.DataFrame:
     """Each site is full with what lies there, except those given."""
     given = {name: (room, None) for name, room in capacity.items()}
-    reads = reads_of((0, HOT, A, 1))
+    reads = reads_of(*((0, HOT, site, 1) for site in (A, B, C)))
     return PlacementInputs(reads, lambda day: pl.DataFrame(), "made", given).space(replicas)
+
+
+def space_of(capacity: float, budget: float = math.inf) -> pl.DataFrame:
+    """The same room at each site."""
+    sites = [A, B, C]
+    same = {"used": 0.0, "capacity": capacity, "budget": budget}
+    return pl.DataFrame({"site": sites, **{name: [size] * 3 for name, size in same.items()}})
 
 
 def run(*arguments: str) -> Result:
