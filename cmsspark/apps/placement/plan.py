@@ -29,7 +29,7 @@ RECENT_DAYS: Final = 14
 #: before, and the share of the dataset that was read.
 _CLASSES: Final = {
     "active": (2, 4, 8),
-    "idle": (3, 7),
+    "idle": (2, 4, 8),
     "earlier": (1, 3),
     "share": (0.15, 0.75),
 }
@@ -40,9 +40,9 @@ _ANCHORS, _MOST_GROWTH = 8, 3.0
 #: many pairs are read again, by active days and by idle days. It counts as so many pairs;
 #: what all pairs did counts as so many of each kind.
 _DECAY, _PRIOR, _PRIOR_OF_KIND = 0.5, 20.0, 3.0
-_AGAIN: Final = {"active": (0.6, 0.75, 0.9, 0.97), "idle": (1.0, 0.95, 0.7)}
+_AGAIN: Final = {"active": (0.6, 0.75, 0.9, 0.97), "idle": (1.0, 1.0, 0.95, 0.7)}
 #: Of the pairs of a kind, at least so many were read again in the lifetime of a copy.
-_LEAST_LIKELY: Final = 0.8
+_LEAST_LIKELY: Final = 0.85
 #: Siblings are taken if at least so many had their first week, else those of the wider group.
 _LEAST_SIBLINGS: Final = 3
 _GROUPS: Final = (("primary_name", "data_tier"), ("campaign", "data_tier"), ("data_tier",))
