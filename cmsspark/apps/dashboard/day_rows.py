@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from cmsspark.apps.dashboard.segment import SUMS, TABLE, derive_part
+from cmsspark.apps.dashboard.segment import SUMS, TABLE
 from cmsspark.base.errors import DataError
+from cmsspark.base.names import DERIVED
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.packing import Codes, find_starts
 from cmsspark.filesystems.storage import LocalFiles
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 _NAMED: Final = ("stream", "dataset_name", "site_name", "app", "user")
 _STORED: Final = (*_NAMED, "nacc", "remote_nacc", "read_bytes", "cpu_time", "wc_time")
-#: Stored column → the columns that are parts of its names.
-DERIVATIONS: Final = {"dataset_name": ("data_tier", "campaign"), "site_name": ("site_tier",)}
+#: Columns of which segments have numbers of names.
+NAMED: Final = (*_NAMED, "site_tier", "data_tier", "campaign")
 #: Columns of some rows by name. Keys are numbers of names. Additive columns are 0 where
 #: they are null; bit N of ``has`` says whether the row has a value of ``SUMS[N]``.
 #: Values beyond 64 bits are Python's integers.
@@ -36,40 +37,32 @@ Rows = dict[str, npt.NDArray[Any]]
 
 
 class Names:
-    """The numbers of names in the order of their arrival. ``datasets`` and ``people`` have
-    numbers already.
-    """
+    """The numbers of names in the order of their arrival. ``stored`` have numbers already."""
 
-    def __init__(self, datasets: Sequence[str] = (), people: Sequence[str] = ()) -> None:
-        self._codes: dict[str, dict[str, int]] = {
-            name: {} for name in (*_NAMED, "site_tier", "data_tier", "campaign")
+    def __init__(self, stored: Mapping[str, Sequence[str]]) -> None:
+        self._numbers = {
+            column: {name: number for number, name in enumerate(stored.get(column, ()))}
+            for column in NAMED
         }
-        self._derived_codes: dict[str, list[int]] = {
-            name: [] for names in DERIVATIONS.values() for name in names
-        }
-        self.codes("dataset_name", datasets)
-        self.codes("user", people)
 
     def codes(self, column: str, texts: Sequence[str]) -> Codes:
         """Return the number of each text."""
-        numbers = self._codes[column]
+        numbers = self._numbers[column]
         new = [text for text in texts if text not in numbers]
         numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
-        for name in DERIVATIONS.get(column, ()):
-            numbers_of = self._codes[name]
-            parts = [derive_part(name, text) for text in new]
-            self._derived_codes[name] += [
-                numbers_of.setdefault(part, len(numbers_of)) for part in parts
-            ]
         return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
 
     def derived_codes(self, column: str) -> Codes:
         """Return the number of a derived column for each number of its source."""
-        return np.array(self._derived_codes[column], np.int32)
+        rule = DERIVED[column]
+        parts = [rule.derive(text) or "" for text in self._numbers[rule.source]]
+        self.codes(column, list(dict.fromkeys(parts)))
+        return self.codes(column, parts)
 
-    def texts(self, column: str) -> list[str]:
-        """Return the names of a column by number."""
-        return list(self._codes[column])
+    @property
+    def lists(self) -> dict[str, list[str]]:
+        """The names of each column by number."""
+        return {column: list(numbers) for column, numbers in self._numbers.items()}
 
 
 @dataclass(frozen=True)
@@ -107,7 +100,7 @@ def read_day(entry: StoredInterval, names: Names) -> DayRows:
         if name == "user":
             keys = {text.partition(":")[0] for text in texts}
     day = int(np.datetime64(entry.first_day, "D").astype(np.int64))
-    is_of_jobs = np.array([text in STREAMS_OF_JOBS for text in names.texts("stream")], np.bool_)
+    is_of_jobs = np.array([text in STREAMS_OF_JOBS for text in names.lists["stream"]], np.bool_)
     return DayRows(day, codes | _sums(rows, is_of_jobs[codes["stream"]]), sorted(keys))
 
 

@@ -9,10 +9,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from flask import Response
 from markupsafe import Markup
+from pyarrow import csv
 
 from cmsspark.apps.dashboard.tables import shown, si
 from cmsspark.apps.dashboard.widgets import Chart, Content, Fold, HeatMap, Order, Table, colours
@@ -21,10 +25,6 @@ from cmsspark.pages.charts import Line, plot
 from cmsspark.pages.svg import REST, SERIES, WIDE, Axis, round_ticks, standalone
 from cmsspark.pages.svg import Chart as Drawing
 from cmsspark.store.query.cell_values import to_text, to_values
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # A chart as SVG: in a page, whose colours it takes, and as a picture of its own, on white,
 # for slides and mails.
@@ -142,9 +142,8 @@ def answer(content: Content, name: str, fmt: str, stem: str = "cmsspark") -> Res
         body: str | bytes = svg(_named(charts, name, "chart"), content.about)
     else:
         items = [item.table if isinstance(item, Chart) else item for item in content.items()]
-        rows = load_rows(
-            _named([item for item in items if isinstance(item, Table | HeatMap)], name, "table")
-        )
+        tables = [item for item in items if isinstance(item, Table | HeatMap)]
+        rows = _named(tables, name, "table").every
         body = as_csv(rows) if fmt == "csv" else as_parquet(rows)
     headers = {"Content-Disposition": f'attachment; filename="{stem}-{name}.{fmt}"'}
     return Response(body, headers=headers, content_type=FORMATS[fmt])
@@ -160,63 +159,10 @@ def _named(items: Sequence[T], name: str, kind: str) -> T:
     return by_name[name]
 
 
-def load_rows(table: Table | HeatMap) -> pa.Table:
-    """Return all rows of a table."""
-    import pyarrow as pa
-
-    if table.download is not None:
-        return table.download()
-    if isinstance(table, HeatMap):
-        keys = list(table.values)
-        return pa.table(
-            {
-                "row": [k[0] for k in keys],
-                "column": [k[1] for k in keys],
-                "value": [table.values[k] for k in keys],
-            }
-        )
-    return to_arrow(table)
-
-
-def rows_to_arrow(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """Return rows as Arrow, with the types of their values."""
-    import pyarrow as pa
-
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    return pa.table([list(values) for values in columns], names=list(names))
-
-
-def to_arrow(table: Table) -> pa.Table:
-    """Return the shown rows of a table as Arrow, with the names and types of its columns."""
-    import pyarrow as pa
-
-    kinds: dict[str, Any] = dict.fromkeys(("text", "dataset", "insert", "day"), pa.string())
-    kinds |= {"share": pa.float64(), "change": pa.float64(), "yes": pa.bool_()}
-    columns = []
-    for number, column in enumerate(table.columns):
-        values = [_value(row[number]) for row in table.rows]
-        kind = kinds.get(column.kind, pa.int64())
-        if kind == pa.int64() and any(
-            isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 for value in values
-        ):
-            kind = pa.decimal128(38, 0)
-        columns.append(pa.array(values, kind))
-    return pa.table(columns, names=[column.name for column in table.columns])
-
-
-def _value(value: Any) -> Any:
-    text = getattr(value, "text", value)
-    return text.isoformat() if hasattr(text, "isoformat") else text
-
-
 def as_csv(rows: pa.Table) -> bytes:
     """CSV in UTF-8 with a line of names; texts that a spreadsheet would take for a
     formula begin with an apostrophe.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import csv
-
     for number, column in enumerate(rows.schema):
         if not _is_written_as_it_is(column.type):
             rows = _as_texts(rows, number)
@@ -238,9 +184,6 @@ def as_parquet(rows: pa.Table) -> bytes:
     """Parquet, packed with zstd. A column of a type that Parquet has not, such as an
     interval, is written as text.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     for number, column in enumerate(rows.schema):
         try:
             pq.write_table(pa.schema([column]).empty_table(), io.BytesIO())
@@ -255,8 +198,6 @@ def _is_written_as_it_is(kind: Any) -> bool:
     """Return whether Arrow's CSV writer writes a type as readers expect, also days
     beyond Python's.
     """
-    import pyarrow as pa
-
     types = pa.types
     return bool(
         types.is_null(kind)
@@ -271,8 +212,6 @@ def _is_written_as_it_is(kind: Any) -> bool:
 
 def _as_texts(rows: pa.Table, number: int) -> pa.Table:
     """Return the table with one column as text."""
-    import pyarrow as pa
-
     values = [
         None if value is None else to_text(value) for value in to_values(rows.column(number))
     ]
@@ -342,14 +281,11 @@ def without_noughts(table: Table, *, first: int = 1) -> Table:
     """Return a table without the columns, from ``first`` on, that are empty or 0; its
     downloads have all.
     """
-
-    used = [n for n in range(len(table.columns)) if n < first or any(row[n] for row in table.rows)]
+    rows = table.every
+    used = [
+        number
+        for number, column in enumerate(table.columns)
+        if number < first or any(rows[column.name].to_pylist())
+    ]
     bars = used.index(table.bars) if table.bars in used else None
-    rows = [tuple(row[n] for n in used) for row in table.rows]
-    return replace(
-        table,
-        columns=[table.columns[n] for n in used],
-        rows=rows,
-        bars=bars,
-        download=partial(load_rows, table),
-    )
+    return replace(table, columns=[table.columns[n] for n in used], rows=rows, bars=bars)

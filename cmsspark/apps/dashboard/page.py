@@ -41,7 +41,6 @@ from cmsspark.base.text.readable import readable
 if TYPE_CHECKING:
     from cmsspark.apps.dashboard.page_request import PageRequest
     from cmsspark.apps.dashboard.snapshot import Snapshot
-    from cmsspark.store.query.database import QueryResult
 
 T = TypeVar("T")
 
@@ -256,11 +255,41 @@ def pivoted(
     }
 
 
-def query_table(
-    name: str, columns: Sequence[Column], result: QueryResult, caption: str, **more: Any
-) -> Table:
-    """Return the rows of a query as a table, whose download has all its columns."""
-    return Table(name, columns, result.rows, caption, lambda: result.table, **more)
+def table_chart(
+    table: Table,
+    step: str,
+    by: str,
+    value: str,
+    *,
+    steps: Sequence[Any] = (),
+    order: Sequence[str] = (),
+    kind: Literal["line", "columns"] = "columns",
+    unit: str = "",
+) -> Chart:
+    """Return the sums of a column by step and group as a chart of a table's rows, whose
+    headings name the axes.
+
+    ``steps``: all that have a place, by default those of the rows; ``order``: of the
+    groups. Shares are drawn in percent.
+    """
+    rows, headings = table.every, {column.name: column.heading for column in table.columns}
+    cells = [rows[name].to_pylist() for name in (step, by, value)]
+    factor = 100 if unit == "%" else 1
+    values = [None if number is None else factor * number for number in cells[2]]
+    steps = steps or sorted({*cells[0]})
+    series = pivoted(zip(cells[0], cells[1], values, strict=True), steps)
+    names = sorted(series, key=lambda name: (order.index(name) if name in order else -1, name))
+    return Chart(
+        table.name,
+        table.caption,
+        kind,
+        [f"{entry:02}" if isinstance(entry, int) else str(entry) for entry in steps],
+        {name: series[name] for name in names},
+        unit,
+        "Day (UTC)" if step == "day" else headings[step],
+        headings[value],
+        table=table,
+    )
 
 
 def cost_figures(snapshot: Snapshot, sums: Mapping[str, int | None]) -> list[Figure]:

@@ -146,6 +146,18 @@ class PageRequest:
         """Return the first column of a query over the store."""
         return [row[0] for row in self.database.query(sql, parameters).rows]
 
+    def table(
+        self,
+        name: str,
+        columns: Sequence[Column],
+        sql: str,
+        parameters: Sequence[Any],
+        caption: str,
+        **more: Any,
+    ) -> Table:
+        """Return the rows of a query over the store as a table."""
+        return Table(name, columns, self.database.query(sql, parameters).table, caption, **more)
+
     @property
     def path(self) -> str:
         """The path of this page."""
@@ -170,6 +182,14 @@ class PageRequest:
     def site_link(self, name: str | None) -> str:
         """Return the address of a site's page, with the period, steps and streams of this page."""
         return self._link_with_period("sites", "site", name)
+
+    @property
+    def links(self) -> dict[str, Callable[[Mapping[str, Any]], str]]:
+        """The addresses of datasets and sites in tables, by the name of the column."""
+        return {
+            "dataset_name": lambda row: self.dataset_link(row["dataset_name"]),
+            "site_name": lambda row: self.site_link(row["site_name"]),
+        }
 
     def _link_with_period(self, page: str, key: str, name: str | None) -> str:
         selection = f"{key}={quote_plus(name)}" if name else ""

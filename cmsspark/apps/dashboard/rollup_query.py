@@ -8,11 +8,12 @@ that lie in the period, one with days for those that the period cuts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.dashboard.segment import SET_TABLES, SUM_TABLES, SUMS
 from cmsspark.apps.dashboard.selection import Selection, UnusedPartError
-from cmsspark.apps.dashboard.snapshot import Snapshot
+from cmsspark.apps.dashboard.snapshot import CODED, Snapshot
 from cmsspark.sources.registry import STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ Row = tuple[Any, ...]
 _NUMBERED: Final = {"dataset_name": "dataset"}
 #: Filter → the key that it also follows from, and its condition then.
 _FOLLOWING: Final[Mapping[str, tuple[str, str]]] = {
-    "site_tier": ("site_name", "split_part(site_name::VARCHAR, '_', 1) IN ({})"),
+    "site_tier": (
+        "site_name",
+        "site_name IN (SELECT site_name FROM sites WHERE site_tier IN ({}))",
+    ),
     "data_tier": ("dataset", "dataset IN (SELECT dataset FROM datasets WHERE data_tier IN ({}))"),
     "campaign": ("dataset", "dataset IN (SELECT dataset FROM datasets WHERE campaign IN ({}))"),
 }
@@ -42,46 +46,55 @@ def sums(
     Rows with the largest first column come first, those of equal ones in the order of
     ``columns`` and keys. Raises UnusedPartError if no table has the keys and filters.
     """
-    named = [tuple(_NUMBERED.get(name, name) for name in group) for group in groups]
-    names = list(dict.fromkeys(name for group in named for name in group))
-    source, parameters = _source(snapshot, chosen, names, columns, SUM_TABLES)
-    cells = [f"sum({name})::{snapshot.kinds[name]} AS {name}" for name in columns]
-    if len(groups) > 1:
-        # Several groups are made of few sums: each costs a pass over the rows.
-        keys = ", ".join(names)
-        source = f"SELECT {keys}, {', '.join(cells)} FROM ({source}) GROUP BY {keys}"
-    order = [*(f"{name} DESC NULLS LAST" for name in columns), *names]
-    sets = ", ".join(f"({', '.join(group)})" for group in named)
-    marks = [f"grouping({name})" for name in names] if len(groups) > 1 else []
-    rows = snapshot.query(
-        f"SELECT {', '.join([*marks, *names, *cells])} FROM ({source}) "
-        f"GROUP BY GROUPING SETS ({sets}) ORDER BY {', '.join(order)}",
-        parameters,
-    )
-    results, begin, end = [], len(marks), len(marks) + len(names)
-    for group in named:
-        own_marks = tuple(int(name not in group) for name in names)[:begin]
-        own_rows = [row[begin:] for row in rows if row[:begin] == own_marks] if marks else rows
-        at = [names.index(name) for name in group]
-        if at != list(range(end - begin)):
-            own_rows = [(*(row[n] for n in at), *row[end - begin :]) for row in own_rows]
-        if "dataset" in group:
-            n, texts = group.index("dataset"), snapshot.datasets.texts
-            own_rows = [(*row[:n], texts[row[n]], *row[n + 1 :]) for row in own_rows]
-        results.append(own_rows)
-    return results
+    if len(groups) == 1:
+        return [snapshot.query(*_statement(snapshot, chosen, groups[0], columns))]
+    # Several groups are made of few sums: each costs a pass over the rows.
+    keys = tuple(dict.fromkeys(name for group in groups for name in group))
+    few = {"few": snapshot.arrow(*_statement(snapshot, chosen, keys, columns))}
+    return [
+        snapshot.query(
+            f"{_grouped(snapshot, group, columns, 'few')} {_ordered(columns, group)}", (), few
+        )
+        for group in groups
+    ]
 
 
-def sums_of_datasets(snapshot: Snapshot, chosen: Selection, columns: Sequence[str]) -> pa.Table:
-    """Return the sums of each dataset, whose number is the column ``dataset``, as Arrow."""
+def sum_table(
+    snapshot: Snapshot, chosen: Selection, key: str, columns: Sequence[str] = SUMS
+) -> pa.Table:
+    """Return the rows of one key as Arrow; a dataset as its number, ``dataset``."""
+    make = partial(snapshot.arrow, *_statement(snapshot, chosen, (key,), columns))
+    # A sorting or another page of a table asks for the same sums.
+    return snapshot.cached(("sum_table", chosen, key, *columns), make)
 
-    def make() -> pa.Table:
-        source, parameters = _source(snapshot, chosen, ["dataset"], columns, SUM_TABLES)
-        cells = ", ".join(f"sum({name})::{snapshot.kinds[name]} AS {name}" for name in columns)
-        return snapshot.arrow(f"SELECT dataset, {cells} FROM ({source}) GROUP BY 1", parameters)
 
-    # A sorting or another page of a table asks for the same sums, of some megabytes.
-    return snapshot.cached(("sums_of_datasets", chosen, *columns), make)
+def _statement(
+    snapshot: Snapshot, chosen: Selection, keys: tuple[str, ...], columns: Sequence[str]
+) -> tuple[str, list[object]]:
+    """Return in SQL the sums of a selection by some keys, and the parameters."""
+    needed = [_NUMBERED.get(name, name) for name in keys]
+    source, parameters = _source(snapshot, chosen, needed, columns, SUM_TABLES)
+    # Numbers get their names after they are summed; those of datasets have a rank.
+    named, joins, order = [], [], []
+    for name, key in zip(keys, needed, strict=True):
+        if key == "dataset":
+            joins.append("LEFT JOIN datasets USING (dataset)")
+        elif name in CODED:
+            joins.append(f"LEFT JOIN {name}_names ON {name}_names.code = summed.{name}")
+        named.append(f"{name}_names.name AS {name}" if name in CODED else name)
+        order.append("rank" if key == "dataset" else str(len(named)))
+    sql = f"FROM ({_grouped(snapshot, needed, columns, f'({source})')}) summed {' '.join(joins)}"
+    return f"SELECT {', '.join([*named, *columns])} {sql} {_ordered(columns, order)}", parameters
+
+
+def _grouped(snapshot: Snapshot, keys: Sequence[str], columns: Sequence[str], source: str) -> str:
+    sums = [f"sum({name})::{snapshot.kinds[name]} AS {name}" for name in columns]
+    by = f"GROUPING SETS (({', '.join(keys)}))"
+    return f"SELECT {', '.join([*keys, *sums])} FROM {source} GROUP BY {by}"
+
+
+def _ordered(columns: Sequence[str], keys: Sequence[str]) -> str:
+    return f"ORDER BY {', '.join([*(f'{name} DESC NULLS LAST' for name in columns), *keys])}"
 
 
 def people(snapshot: Snapshot, chosen: Selection, *keys: str) -> dict[Row, int]:
@@ -94,7 +107,14 @@ def people(snapshot: Snapshot, chosen: Selection, *keys: str) -> dict[Row, int]:
     rows = snapshot.query(
         f"SELECT {selected}bit_or(users::BIT)::BLOB FROM ({source}) GROUP BY ALL", parameters
     )
-    return {row[:-1]: int.from_bytes(row[-1]) for row in rows if row[-1] is not None}
+    texts = [snapshot.texts.get(name) for name in keys]
+    return {
+        tuple(
+            names[value] if names else value for names, value in zip(texts, row[:-1], strict=True)
+        ): int.from_bytes(row[-1])
+        for row in rows
+        if row[-1] is not None
+    }
 
 
 def _source(
@@ -118,7 +138,9 @@ def _source(
     statements, parameters = [], list[object]()
     for name, segments in parts:
         has_days, of_users = "day" in tables[name], tables is SET_TABLES
-        condition, values = where(chosen, tables[name], has_days=has_days, of_users=of_users)
+        condition, values = where(
+            snapshot, chosen, tables[name], has_days=has_days, of_users=of_users
+        )
         rows = snapshot.rows(name, segments=segments)
         statements.append(f"SELECT {selected} FROM {rows} WHERE {condition}")
         parameters += values
@@ -146,7 +168,12 @@ def _conditions(keys: Sequence[str]) -> dict[str, str]:
 
 
 def where(
-    chosen: Selection, keys: Sequence[str], *, has_days: bool = True, of_users: bool = False
+    snapshot: Snapshot,
+    chosen: Selection,
+    keys: Sequence[str],
+    *,
+    has_days: bool = True,
+    of_users: bool = False,
 ) -> tuple[str, list[object]]:
     """Return the condition of a selection on a table with these keys, and its parameters.
     ``of_users``: people of jobs count only if all chosen streams are of jobs.
@@ -158,4 +185,7 @@ def where(
         else:
             chosen = chosen.with_values("stream", *STREAMS_OF_JOBS)
             conditions["stream"] = "stream NOT IN ({})"
+    for name in {name for name, _ in chosen.filters} & {*CODED}:
+        numbers = snapshot.codes[name]
+        chosen = chosen.with_values(name, *(numbers.get(text, -1) for text in chosen.values(name)))
     return chosen.where(conditions, days_too=has_days)

@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from cmsspark.apps.dashboard.downloads import to_arrow
+from cmsspark.apps.dashboard.tables import table_of, to_arrow
 from cmsspark.apps.dashboard.widgets import Column, Table
 from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError
@@ -247,19 +247,15 @@ def reconciliation(index: RunIndex) -> Table:
         ),
         Column("malformed", "of them malformed", "count"),
     )
-    rows, details = [], []
+    rows = []
     for (day, job), run in sorted(index.current.items(), key=lambda entry: entry[0], reverse=True):
         if job == "data_aggregation":
             for stream, bins in run.details.reconciliation.items():
-                rows.append((day.isoformat(), stream, *_merged(bins)))
-                details.append((day.isoformat(), stream, *bin_values(bins)))
-
-    def every_bin() -> Any:
-        return to_arrow(Table("reconciliation", bin_columns(Column("day", "Day")), details, ""))
-
+                rows.append((day, stream, *bin_values(bins), *_merged(bins)))
+    every = to_arrow([*bin_columns(columns[0]), *columns[5:7]], rows)
     caption = "Records of each stream and day; the downloads have every bin"
     empty = "No run of this period has a reconciliation."
-    return Table("reconciliation", columns, rows, caption, every_bin, limit=SHOWN, empty=empty)
+    return Table("reconciliation", columns, every, caption, empty, limit=SHOWN)
 
 
 def bin_columns(*first: Column) -> list[Column]:
@@ -273,21 +269,12 @@ def bin_columns(*first: Column) -> list[Column]:
     ]
 
 
-def _merged(bins: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the verdict, the share that matched, records read, not matched, in other
-    bins, and malformed.
-    """
-    is_reconciled, share, read, *values = bin_values(bins)
+def _merged(bins: dict[str, Any]) -> tuple[int, int]:
+    """Return the records that did not match, and those in other bins."""
+    _, _, read, *values = bin_values(bins)
     flat = dict(zip(BINS, values, strict=True))
     unmatched = sum(flat[name] or 0 for name in bins.get("unmatched") or ())
-    return (
-        is_reconciled,
-        share,
-        read,
-        unmatched,
-        read - unmatched - (flat["matched"] or 0),
-        flat["malformed"],
-    )
+    return unmatched, read - unmatched - (flat["matched"] or 0)
 
 
 def bin_values(bins: dict[str, Any]) -> tuple[Any, ...]:
@@ -298,67 +285,48 @@ def bin_values(bins: dict[str, Any]) -> tuple[Any, ...]:
     return (sum(flat.values()) == read, share, read, *(flat.get(name) for name in BINS))
 
 
+#: The columns of deliveries, and what each has in them.
+_COUNTS: Final[Mapping[Column, Callable[[Any], object]]] = {
+    Column("confirmed", "Confirmed", "count"): lambda entry: entry.confirmed,
+    Column("waiting", "Waiting", "count"): lambda entry: entry.waiting,
+    Column("refused", "Refused", "count"): lambda entry: entry.refused,
+    Column("reason", "Why"): lambda entry: without_paths(entry.reason),
+}
+_PUBLISHED: Final[Mapping[Column, Callable[[Published], object]]] = {
+    Column("day", "Day", "day"): lambda entry: entry.day,
+    Column("table", "Table"): lambda entry: entry.table,
+    Column("destination", "Destination"): lambda entry: without_paths(entry.destination),
+    **_COUNTS,
+    Column("at_ms", "At", "instant"): lambda entry: entry.at_ms,
+    Column("run", "Run"): lambda entry: entry.stored_run,
+}
+
+
 def publishing(index: RunIndex) -> Table:
-    columns = (
-        Column("day", "Day", "day"),
-        Column("table", "Table"),
-        Column("destination", "Destination"),
-        Column("confirmed", "Confirmed", "count"),
-        Column("waiting", "Waiting", "count"),
-        Column("refused", "Refused", "count"),
-        Column("reason", "Why"),
-        Column("at_ms", "At", "instant"),
-        Column("run", "Run"),
-    )
-    rows = [
-        (
-            item.day.isoformat(),
-            item.table,
-            without_paths(item.destination),
-            item.confirmed,
-            item.waiting,
-            item.refused,
-            without_paths(item.reason),
-            item.at_ms,
-            item.stored_run,
-        )
-        for item in sorted(index.published, key=lambda item: (item.day, item.at_ms), reverse=True)
-    ]
+    newest = sorted(index.published, key=lambda item: (item.day, item.at_ms), reverse=True)
     empty = "Nothing of this period was published: cmsspark publish --date DAY"
-    return Table("publishing", columns, rows, "Documents by day and table", empty=empty)
+    return table_of("publishing", _PUBLISHED, newest, "Documents by day and table", empty=empty)
 
 
 def destinations(index: RunIndex) -> Table:
     """Return the state of each stored day at each destination, the newest day first."""
-    columns = (
-        Column("day", "Day", "day"),
-        Column("job", "Job"),
-        Column("state", "State"),
-        Column("destination", "Destination"),
-        Column("is_configured", "Of the settings", "yes"),
-        Column("confirmed", "Confirmed", "count"),
-        Column("waiting", "Waiting", "count"),
-        Column("refused", "Refused", "count"),
-        Column("reason", "Why"),
-    )
+    fields: dict[Column, Callable[[Any], object]] = {
+        Column("day", "Day", "day"): lambda row: row[0],
+        Column("job", "Job"): lambda row: row[1],
+        Column("state", "State"): lambda row: row[2].state,
+        Column("destination", "Destination"): lambda row: without_paths(row[2].destination),
+        Column("is_configured", "Of the settings", "yes"): lambda row: row[2].is_configured,
+    }
+    for column, make in _COUNTS.items():
+        fields[column] = partial(lambda make, row: make(row[2]), make)
     rows = [
-        (
-            day.isoformat(),
-            job,
-            entry.state,
-            without_paths(entry.destination),
-            entry.is_configured,
-            entry.confirmed,
-            entry.waiting,
-            entry.refused,
-            without_paths(entry.reason),
-        )
+        (day, job, entry)
         for (day, job), cell in sorted(index.cells.items(), reverse=True)
         for entry in cell.deliveries
     ]
     empty = "The settings name no destination, and nothing of this period was sent."
     caption = "Stored days at each destination"
-    return Table("destinations", columns, rows, caption, empty=empty, limit=SHOWN)
+    return table_of("destinations", fields, rows, caption, empty=empty, limit=SHOWN)
 
 
 def drift(index: RunIndex) -> Table:

@@ -1,9 +1,9 @@
 """A segment of the rollups: what the pages read instead of the stored partials of some days.
 
 A segment is a DuckDB file, which pages attach read-only. Sums are exact: bytes and counts
-as integers, seconds as whole milliseconds. Datasets and people are numbers of the list of
-names beside the segments (:class:`NameList`), the same in all segments, so that sums and sets
-of several segments meet in one query. Tables are sorted by what pages look up in them.
+as integers, seconds as whole milliseconds. All names are numbers of the lists of names
+beside the segments (:class:`NameList`), the same in all segments, so that sums and sets of
+several segments meet in one query. Tables are sorted by what pages look up in them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cmsspark.base.memory import is_shortage
 from cmsspark.base.names import DERIVED
 
 #: Version of the tables below; segments of another version are built anew.
-VERSION: Final = 6
+VERSION: Final = 7
 #: The stored table that segments are made from.
 TABLE: Final = "partials"
 #: The additive columns of every rollup: integers, null where nothing of the group has a
@@ -124,9 +124,19 @@ def reading_rollups() -> Iterator[None]:
         ) from error
 
 
-def derive_part(column: str, text: str) -> str:
-    """Return a derived column of a name; an empty text where the name has no such part."""
-    return DERIVED[column].derive(text) or ""
+def part_sql(column: str, source: str = "") -> str:
+    """Return in SQL a derived column of a name, by default of the stored column; an empty
+    text where the name has no such part.
+
+    Example:
+        >>> part_sql("campaign")
+        "split_part(split_part(dataset_name, '/', 3), '-', 1)"
+    """
+    rule = DERIVED[column]
+    source = source or rule.source
+    if rule.first is not None:
+        source = f"split_part({source}, '{rule.first.separator}', {rule.first.part + 1})"
+    return f"split_part({source}, '{rule.separator}', {rule.part + 1})"
 
 
 def hold(paths: Sequence[Path], owner: object) -> None:
@@ -150,13 +160,12 @@ def is_held(path: Path) -> bool:
 
 
 class NameList(msgspec.Struct, frozen=True):
-    """The names that segments have numbers of: datasets and pseudonyms in the order of
-    their arrival, and the list's own id. Names are only added, so a number keeps its name.
+    """The names that segments have numbers of, by column and in the order of their arrival,
+    and an id of their own. Names are only added, so a number keeps its name.
     """
 
     id: str
-    datasets: list[str]
-    people: list[str]
+    names: dict[str, list[str]]
 
 
 def read_names(folder: Path) -> NameList | None:
@@ -191,7 +200,7 @@ def locked_names(folder: Path) -> Iterator[NameList]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         names = read_names(folder)
         if names is None:
-            names = NameList(uuid.uuid4().hex, [], [])
+            names = NameList(uuid.uuid4().hex, {})
             write_names(folder, names)
         yield names
 

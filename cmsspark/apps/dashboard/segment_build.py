@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 _ROW_GROUP: Final = 30_720
 #: Sets of people have a multiple of so many bits, so that most segments have equal ones.
 _WIDTH: Final = 512
-#: Texts of ``detail`` and ``people``, which are numbers until they are written.
-_TEXTS: Final = ("stream", "site_name", "app", "site_tier")
 #: Sums that are smaller as floats fit into 64 bits.
 _SAFE: Final = 2.0**62
 
@@ -164,10 +162,9 @@ def build(days: Sequence[StoredInterval], folder: Path, name: str) -> Path:
             # Another dashboard may have built it meanwhile.
             if paths := sorted(folder.glob(f"{name}.*.duckdb")):
                 return paths[0]
-            names = Names(stored_names.datasets, stored_names.people)
+            names = Names(stored_names.names)
             path = _build(days, names, stored_names.id, aside)
-            people, datasets = names.texts("user"), names.texts("dataset_name")
-            segment.write_names(folder, NameList(stored_names.id, datasets, people))
+            segment.write_names(folder, NameList(stored_names.id, names.lists))
             target = folder / f"{name}.{segment.file_digest(path)}.duckdb"
             os.rename(path, target)
         return target
@@ -234,43 +231,40 @@ def _write_rows(con: duckdb.DuckDBPyConnection, collected: Days) -> None:
     import pyarrow as pa
 
     names, days = collected.names, np.array(collected.days, np.int32)
-    texts = {name: pa.array(names.texts(name), pa.string()) for name in _TEXTS}
+    lists = names.lists
     is_wide = {name: collected.totals[name] >= 1 << 63 for name in SUMS}
     for table, parts in (("detail", collected.detail), ("people", collected.people)):
         begin = f"CREATE TABLE {table} AS"
-        for batch in parts.batches(len(names.texts("dataset_name"))):
+        for batch in parts.batches(len(lists["dataset_name"])):
             columns: dict[str, Any] = {
                 "dataset": batch.pop("place").astype(np.int32),
                 "day": pa.array(days[batch.pop("part")]).cast(pa.date32()),
             }
             has = batch.pop("has", np.zeros(0, np.uint8))
             for name, values in batch.items():
-                if name == "user":
-                    columns["person"] = values
-                elif name in texts:
-                    columns[name] = pa.DictionaryArray.from_arrays(values, texts[name])
-                else:
+                if name in SUMS:
                     is_null = (has >> SUMS.index(name) & 1) == 0
-                    columns[name] = _numbers(values, is_null, is_wide[name])
+                    values = _numbers(values, is_null, is_wide[name])
+                columns["person" if name == "user" else name] = values
             _insert(con, begin, columns)
             begin = f"INSERT INTO {table}"
     begin = "CREATE TEMP TABLE at_sites AS"
     for day, rows in zip(days.tolist(), collected.at_sites, strict=True):
-        coded = {
-            name: pa.DictionaryArray.from_arrays(rows[name], texts[name])
-            for name in ("stream", "site_name")
-        }
         of_day = pa.array(np.full(len(rows["user"]), day, np.int32)).cast(pa.date32())
-        _insert(con, begin, {"day": of_day, **coded, "person": rows["user"]})
+        codes = {name: rows[name] for name in ("stream", "site_name")}
+        _insert(con, begin, {"day": of_day, **codes, "person": rows["user"]})
         begin = "INSERT INTO at_sites"
-    derived_columns = {
-        name: pa.DictionaryArray.from_arrays(
-            names.derived_codes(name), pa.array(names.texts(name), pa.string())
+    for table, key, parts_of_name in (
+        ("datasets", "dataset", ("data_tier", "campaign")),
+        ("sites", "site_name", ("site_tier",)),
+    ):
+        derived = {name: names.derived_codes(name) for name in parts_of_name}
+        count = len(next(iter(derived.values())))
+        _insert(
+            con,
+            f"CREATE TEMP TABLE {table} AS",
+            {key: np.arange(count, dtype=np.int32), **derived},
         )
-        for name in ("data_tier", "campaign")
-    }
-    numbers = np.arange(len(names.texts("dataset_name")), dtype=np.int32)
-    _insert(con, "CREATE TEMP TABLE datasets AS", {"dataset": numbers, **derived_columns})
 
 
 def _numbers(values: Any, is_null: Any, is_wide: bool) -> pa.Array:
@@ -284,13 +278,13 @@ def _numbers(values: Any, is_null: Any, is_wide: bool) -> pa.Array:
 
 #: Table → the rows that its sums or sets are made of.
 _SOURCES: Final[Mapping[str, str]] = {
-    "cube": "(SELECT *, split_part(site_name, '_', 1) AS site_tier FROM detail JOIN datasets USING (dataset))",
-    "site_days": "(SELECT * FROM detail JOIN datasets USING (dataset))",
+    "cube": "(FROM detail JOIN datasets USING (dataset) JOIN sites USING (site_name))",
+    "site_days": "(FROM detail JOIN datasets USING (dataset))",
     "site_totals": "site_days",
     "site_datasets": "detail",
-    "dataset_sums": "(SELECT *, split_part(site_name, '_', 1) AS site_tier FROM site_datasets)",
+    "dataset_sums": "(FROM site_datasets JOIN sites USING (site_name))",
     "dataset_totals": "dataset_sums",
-    "cube_users": "(SELECT * FROM people JOIN datasets USING (dataset))",
+    "cube_users": "(FROM people JOIN datasets USING (dataset))",
     "tier_users": "cube_users",
     "campaign_users": "cube_users",
     "site_users": "at_sites",
@@ -303,6 +297,8 @@ _SOURCES: Final[Mapping[str, str]] = {
 
 def _write_tables(con: duckdb.DuckDBPyConnection, collected: Days) -> None:
     """Write the tables that are made of others, each in the order of its keys."""
+    lists = collected.names.lists
+    jobs = ", ".join(map(str, collected.names.codes("stream", STREAMS_OF_JOBS).tolist()))
     for name, source in _SOURCES.items():
         keys = ", ".join(SUM_TABLES.get(name) or SET_TABLES[name])
         if name in SUM_TABLES:
@@ -317,17 +313,17 @@ def _write_tables(con: duckdb.DuckDBPyConnection, collected: Days) -> None:
                 f"CREATE TABLE {name} AS SELECT {keys}, {', '.join(cells)} FROM {source} GROUP BY {keys} ORDER BY {keys}"
             )
         else:
-            most = -(-max(1, len(collected.names.texts("user"))) // _WIDTH) * _WIDTH - 1
+            most = -(-max(1, len(lists["user"])) // _WIDTH) * _WIDTH - 1
             users = (
                 "bit_or(users::BIT)"
                 if source in SET_TABLES
                 else f"bitstring_agg(person, 0, {most})"
             )
-            jobs = ", ".join(f"'{stream}'" for stream in STREAMS_OF_JOBS)
             is_of_all = "stream" not in keys and source != "dataset_tier_users"
             where = f"WHERE stream NOT IN ({jobs})" if is_of_all else ""
-            kinds = {"day": "DATE", "dataset": "INTEGER"}
-            columns = [f"{key} {kinds.get(key, 'VARCHAR')}" for key in SET_TABLES[name]]
+            columns = [
+                f"{key} {'DATE' if key == 'day' else 'INTEGER'}" for key in SET_TABLES[name]
+            ]
             # Packed sets take four times as long to read; they make files a third smaller.
             columns.append("users BLOB USING COMPRESSION uncompressed")
             con.execute(f"CREATE TABLE {name} ({', '.join(columns)})")

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, timedelta
-from functools import partial
 from statistics import median
 from typing import Any, Final
 
-from cmsspark.apps.dashboard.downloads import rows_to_arrow
+import pyarrow as pa
+
 from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.rollup_query import people, sums
 from cmsspark.apps.dashboard.selection import FILTERS, Selection
 from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.apps.dashboard.widgets import (
-    Cell,
     Column,
     Figure,
     HeatMap,
@@ -30,15 +29,6 @@ from cmsspark.pages.charts import rank_names
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.query.database import Database
 from cmsspark.store.stored_columns import REPLICA_TABLES
-
-
-def all_sites(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    """(site, sums as in ``SUMS`` …, distinct users) of all sites, those with the most
-    accesses first.
-    """
-    (rows,) = sums(snapshot, chosen, ("site_name",))
-    users = count_users(snapshot, chosen)
-    return [(*row, users.get(row[0], 0)) for row in rows]
 
 
 def count_users(snapshot: Snapshot, chosen: Selection) -> dict[str, int | None]:
@@ -59,22 +49,14 @@ def last_days(snapshot: Snapshot, site: str) -> dict[str, date]:
 
     def make() -> dict[str, date]:
         rows = snapshot.query(
-            f"SELECT dataset, max(last_day) FROM {snapshot.rows('site_datasets')} "
-            "WHERE site_name = ? AND last_day IS NOT NULL GROUP BY 1",
-            [site],
+            "SELECT dataset_name, day FROM datasets JOIN "
+            f"(SELECT dataset, max(last_day) AS day FROM {snapshot.rows('site_datasets')} "
+            "WHERE site_name = ? AND last_day IS NOT NULL GROUP BY 1) USING (dataset)",
+            [snapshot.codes["site_name"].get(site, -1)],
         )
-        return {snapshot.datasets.texts[number]: day for number, day in rows}
+        return dict(rows)
 
     return snapshot.cached(("last_days", site), make)
-
-
-def top_datasets(snapshot: Snapshot, chosen: Selection) -> list[tuple[Any, ...]]:
-    """(dataset, sums …) of the selection's site, the most accesses first."""
-
-    def make() -> list[tuple[Any, ...]]:
-        return sums(snapshot, chosen, ("dataset_name",))[0]
-
-    return snapshot.cached(("site_datasets", chosen), make)
 
 
 def unused(
@@ -210,9 +192,11 @@ AGES: Final = (4, 12, 26, 52)
 TARGET: Final = 0.2
 
 
-def age_figures(snapshot: Snapshot, database: Database, site: str, kind: str) -> list[Figure]:
-    """Return the replicas at a site by weeks without a read there; no age that is
-    longer than the stored days.
+def age_figures(
+    snapshot: Snapshot, database: Database, site: str, kind: str, weeks: int
+) -> list[Figure]:
+    """Return the replicas at a site by weeks without a read there, also by ``weeks``; of
+    ages that are longer than the stored days there is one figure, of all these days.
     """
     newest = database.newest(REPLICA_TABLES)
     if newest is None:
@@ -224,21 +208,23 @@ def age_figures(snapshot: Snapshot, database: Database, site: str, kind: str) ->
         "WHERE day = ? AND site_name = ? AND kind = ? AND present_bytes > 0",
         [as_of, site, kind],
     ).rows
-    last_day = snapshot.days[-1]
-    recorded = (last_day - snapshot.days[0]).days + 1
+    first_day, last_day = snapshot.days[0], snapshot.days[-1]
+    ages = {age: window(snapshot, age)[0] for age in sorted({*AGES, weeks})}
+    starts = {
+        f"Unread for {pluralize(age, 'week')}": first
+        for age, first in ages.items()
+        if first >= first_day
+    }
+    if min(ages.values()) < first_day:
+        starts[f"Unread since {first_day}"] = first_day
     figures = []
-    for weeks in (weeks for weeks in AGES if 7 * weeks <= recorded):
-        unread = [
-            size
-            for name, size in replicas
-            if name not in last or (last_day - last[name]).days >= 7 * weeks
-        ]
-        size, datasets = sum(unread), pluralize(len(unread), "dataset")
-        figures.append(
-            Figure(
-                f"Unread for {pluralize(weeks, 'week')}", si(size, "B"), f"{size:,} B", datasets
-            )
-        )
+    for label, first in starts.items():
+        unread = [size for name, size in replicas if name not in last or last[name] < first]
+        size, note = sum(unread), pluralize(len(unread), "dataset")
+        missing = (last_day - first).days + 1 - sum(day >= first for day in snapshot.days)
+        note += f", {pluralize(missing, 'day')} not stored" if missing else ""
+        note += ", from the first stored day" if first == first_day else ""
+        figures.append(Figure(label, si(size, "B"), f"{size:,} B", note))
     return figures
 
 
@@ -279,6 +265,7 @@ _SITES: Final = 15
 _ROWS: Final = 20
 _ABOUT: Final = "Accesses of AAA whose records name the site of the reader and of the server."
 _NAMES: Final = ("reader_site", "source_site")
+_UNNAMED: Final = "not named in the log"
 
 
 def matrix_sections(request: PageRequest, chosen: Selection) -> list[Section]:
@@ -292,9 +279,9 @@ def matrix_sections(request: PageRequest, chosen: Selection) -> list[Section]:
         pair: count for pair, count in values.items() if pair[0] in readers and pair[1] in sources
     }
     links = {shown(site): request.site_link(site) for row in rows for site in row[:2]}
-    download = partial(rows_to_arrow, (*_NAMES, "accesses", "read_bytes"), rows)
+    every = pa.table([*zip(*rows, strict=True)], names=(*_NAMES, "accesses", "read_bytes"))
     caption = "Accesses by site of the reader (rows) and of the source (columns), the most used"
-    heat = HeatMap("site_pairs", caption, readers, sources, values, "count", download, links)
+    heat = HeatMap("site_pairs", caption, readers, sources, values, every, "count", links)
     totals = _side_table(request, chosen, "source_site", "source_sites", "true", "All sources")
     about = f"{_ABOUT} The totals of the sources are of all readers, also those without a name."
     return [Section("Which site reads from which", [heat, totals], about)]
@@ -332,14 +319,9 @@ def _side_table(
         Column("accesses", "Accesses", "count"),
         Column("read_bytes", "Read", "bytes"),
     )
-    cells = [
-        (
-            "not named in the log" if site is None else Cell(shown(site), request.site_link(site)),
-            *sums,
-        )
-        for site, *sums in rows
-    ]
-    return Table(name, columns, cells, caption, bars=1, limit=_ROWS)
+    cells = [(_UNNAMED if site is None else site, *sums) for site, *sums in rows]
+    links = {side: lambda row: "" if row[side] == _UNNAMED else request.site_link(row[side])}
+    return Table(name, columns, cells, caption, bars=1, limit=_ROWS, links=links)
 
 
 def _pairs(

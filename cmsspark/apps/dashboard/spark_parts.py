@@ -4,16 +4,26 @@ processes of one run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal
 
 from cmsspark.apps.dashboard.downloads import without_noughts
 from cmsspark.apps.dashboard.run_index import RunView, by_role, over_time
-from cmsspark.apps.dashboard.widgets import Chart, Column, Figure, Figures, Table, ratio, si
+from cmsspark.apps.dashboard.widgets import (
+    Chart,
+    Column,
+    Figure,
+    Figures,
+    Kind,
+    Table,
+    ratio,
+    si,
+    table_of,
+)
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.pages.charts import thinned
 from cmsspark.store.process_samples import ProcessSample
-from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry
+from cmsspark.store.run_metrics import ExecutorEntry, RunMetrics, StageEntry, TaskTotals
 
 #: What is drawn over time, by its unit.
 _UNITS: Final = {"B": "Memory", "%": "CPU of one core"}
@@ -48,6 +58,8 @@ _MEMORY: Final = {
     "used heap": "heap_bytes",
 }
 _X: Final = "Seconds since the run began"
+_OF_TASKS: Final = "of the run time of tasks"
+_JVM_RSS, _PYTHON_RSS = "ProcessTreeJVMRSSMemory", "ProcessTreePythonRSSMemory"
 #: Time of tasks → its label. The rest of a task's time is scheduling and waiting.
 _TIMES: Final[Mapping[str, str]] = {
     "cpu_ms": "CPU in the JVM",
@@ -206,52 +218,42 @@ def top_processes(view: RunView) -> Chart:
     )
 
 
+#: The columns of executors, and what each has in them.
+_EXECUTORS: Final[Mapping[Column, Callable[[ExecutorEntry], object]]] = {
+    Column("executor", "Executor"): lambda entry: entry.executor,
+    Column("host", "Host"): lambda entry: entry.host,
+    Column("cores", "Cores", "count"): lambda entry: entry.cores,
+    Column("tasks", "Tasks", "count"): lambda entry: entry.totals.tasks,
+    Column("failed", "Failed", "count"): lambda entry: entry.totals.failed_tasks,
+    Column("gc_share", "GC", "share", _OF_TASKS): lambda entry: _gc_share(entry.totals),
+    Column("heap", "Heap peak", "bytes"): lambda entry: entry.peaks.get("JVMHeapMemory"),
+    Column("heap_max", "Heap limit", "bytes"): lambda entry: entry.heap_max_bytes,
+    Column("jvm_rss", "JVM resident", "bytes"): lambda entry: entry.peaks.get(_JVM_RSS),
+    Column("python_rss", "Python resident", "bytes"): lambda entry: entry.peaks.get(_PYTHON_RSS),
+    Column("input_bytes", "Read", "bytes"): lambda entry: entry.totals.input_bytes,
+    Column("shuffle", "Shuffle written", "bytes"): lambda entry: entry.totals.shuffle_write_bytes,
+    Column("spill", "Spilled", "bytes"): lambda entry: entry.totals.disk_spilled_bytes,
+    Column("reason", "Removed"): lambda entry: entry.reason or "",
+}
+
+
 def executors(run: RunMetrics) -> Table:
     """Return a row for each executor."""
-    columns = (
-        Column("executor", "Executor"),
-        Column("host", "Host"),
-        Column("cores", "Cores", "count"),
-        Column("tasks", "Tasks", "count"),
-        Column("failed", "Failed", "count"),
-        Column("gc_share", "GC", "share", "of the run time of tasks"),
-        Column("heap", "Heap peak", "bytes"),
-        Column("heap_max", "Heap limit", "bytes"),
-        Column("jvm_rss", "JVM resident", "bytes"),
-        Column("python_rss", "Python resident", "bytes"),
-        Column("input_bytes", "Read", "bytes"),
-        Column("shuffle", "Shuffle written", "bytes"),
-        Column("spill", "Spilled", "bytes"),
-        Column("reason", "Removed"),
-    )
-    rows = [
-        (
-            entry.executor,
-            entry.host,
-            entry.cores,
-            entry.totals.tasks,
-            entry.totals.failed_tasks,
-            ratio(entry.totals.gc_ms, entry.totals.run_ms),
-            entry.peaks.get("JVMHeapMemory"),
-            entry.heap_max_bytes,
-            entry.peaks.get("ProcessTreeJVMRSSMemory"),
-            entry.peaks.get("ProcessTreePythonRSSMemory"),
-            entry.totals.input_bytes,
-            entry.totals.shuffle_write_bytes,
-            entry.totals.disk_spilled_bytes,
-            entry.reason or "",
+    empty = "No executor is known."
+    return without_noughts(
+        table_of(
+            "executors",
+            _EXECUTORS,
+            run.executors,
+            "Executors and driver",
+            limit=_SHOWN,
+            empty=empty,
         )
-        for entry in run.executors
-    ]
-    table = Table(
-        "executors",
-        columns,
-        rows,
-        "Executors and driver",
-        limit=_SHOWN,
-        empty="No executor is known.",
     )
-    return without_noughts(table)
+
+
+def _gc_share(totals: TaskTotals) -> float | None:
+    return ratio(totals.gc_ms, totals.run_ms)
 
 
 def time_components(run: RunMetrics) -> Table:
@@ -273,51 +275,39 @@ def time_components(run: RunMetrics) -> Table:
 
 def stages(run: RunMetrics) -> Table:
     """Return a row for each stage, the longest first, with what it read each second."""
-    columns = (
-        Column("stage", "Stage"),
-        Column("name", "Name"),
-        Column("start", "Begin, s", "count"),
-        Column("seconds", "Seconds", "count"),
-        Column("tasks", "Tasks", "count"),
-        Column("failed", "Failed", "count"),
-        Column("gc_share", "GC", "share", "of the run time of tasks"),
-        Column("input_bytes", "Read", "bytes"),
-        Column("throughput", "Read each second", "bytes"),
-        Column("shuffle_read", "Shuffle read", "bytes"),
-        Column("shuffle_write", "Shuffle written", "bytes"),
-        Column("spill", "Spilled", "bytes"),
-        Column("failure", "Failure"),
-    )
+
+    def seconds(since_ms: int, until_ms: int | None, digits: int) -> float | None:
+        return None if until_ms is None else round((until_ms - since_ms) / 1000, digits)
+
+    fields: dict[Column, Callable[[StageEntry], object]] = {
+        Column("stage", "Stage"): lambda entry: f"{entry.stage}.{entry.attempt}",
+        Column("name", "Name"): lambda entry: entry.name,
+        Column("start", "Begin, s", "count"): lambda entry: seconds(
+            run.began_ms, entry.submitted_ms, 1
+        ),
+        Column("seconds", "Seconds", "count"): lambda entry: seconds(0, entry.duration_ms, 2),
+        Column("tasks", "Tasks", "count"): lambda entry: entry.totals.tasks or entry.task_count,
+        Column("failed", "Failed", "count"): lambda entry: entry.totals.failed_tasks,
+        Column("gc_share", "GC", "share", _OF_TASKS): lambda entry: _gc_share(entry.totals),
+        Column("input_bytes", "Read", "bytes"): lambda entry: entry.totals.input_bytes,
+        Column("throughput", "Read each second", "bytes"): lambda entry: (
+            round(entry.totals.input_bytes * 1000 / entry.duration_ms)
+            if entry.duration_ms
+            else None
+        ),
+        Column("shuffle_read", "Shuffle read", "bytes"): lambda entry: (
+            entry.totals.shuffle_read_bytes
+        ),
+        Column("shuffle_write", "Shuffle written", "bytes"): lambda entry: (
+            entry.totals.shuffle_write_bytes
+        ),
+        Column("spill", "Spilled", "bytes"): lambda entry: entry.totals.disk_spilled_bytes,
+        Column("failure", "Failure"): lambda entry: (entry.failure or "").partition("\n")[0],
+    }
     ordered = sorted(run.stages, key=lambda entry: -(entry.duration_ms or 0))
-    rows = [_stage_row(run, entry) for entry in ordered]
-    caption = "Stages, the longest first"
-    table = Table(
-        "stages", columns, rows, caption, limit=_SHOWN, bars=3, empty="There was no stage."
-    )
-    return without_noughts(table)
-
-
-def _stage_row(run: RunMetrics, entry: StageEntry) -> tuple[object, ...]:
-    totals, duration = entry.totals, entry.duration_ms
-    start = (
-        None
-        if entry.submitted_ms is None
-        else round((entry.submitted_ms - run.began_ms) / 1000, 1)
-    )
-    return (
-        f"{entry.stage}.{entry.attempt}",
-        entry.name,
-        start,
-        None if duration is None else round(duration / 1000, 2),
-        totals.tasks or entry.task_count,
-        totals.failed_tasks,
-        ratio(totals.gc_ms, totals.run_ms),
-        totals.input_bytes,
-        round(totals.input_bytes * 1000 / duration) if duration else None,
-        totals.shuffle_read_bytes,
-        totals.shuffle_write_bytes,
-        totals.disk_spilled_bytes,
-        (entry.failure or "").partition("\n")[0],
+    caption, empty = "Stages, the longest first", "There was no stage."
+    return without_noughts(
+        table_of("stages", fields, ordered, caption, limit=_SHOWN, bars=3, empty=empty)
     )
 
 
@@ -349,53 +339,45 @@ def _runs_in(entry: StageEntry, at: int, width: int) -> bool:
     return (entry.submitted_ms or 0) < at + width and (entry.completed_ms or 0) >= at
 
 
+def _most(name: str) -> Callable[[tuple[int, list[ProcessSample]]], float | None]:
+    """Return what gives the largest value of a measure in the samples of a process."""
+    return lambda entry: max(
+        (value for sample in entry[1] if (value := getattr(sample, name)) is not None),
+        default=None,
+    )
+
+
+#: The columns of processes, and what each depth and samples of one have in them.
+_PROCESSES: Final[Mapping[Column, Callable[[tuple[int, list[ProcessSample]]], object]]] = {
+    Column("process", "Process"): lambda entry: (
+        f"{'· ' * entry[0]}{entry[1][-1].pid} {entry[1][-1].short_command}"
+    ),
+    Column("role", "Role"): lambda entry: entry[1][-1].role,
+    Column("host", "Host"): lambda entry: entry[1][-1].host,
+    Column("container", "Container"): lambda entry: entry[1][-1].container or "",
+    Column("rss", "Resident", "bytes"): _most("rss_bytes"),
+    Column("pss", "Proportional", "bytes"): _most("pss_bytes"),
+    Column("virtual", "Virtual", "bytes"): _most("virtual_bytes"),
+    Column("cpu", "CPU s", "count"): _most("cpu_seconds"),
+    Column("read", "Read", "bytes"): _most("read_bytes"),
+    Column("written", "Written", "bytes"): _most("write_bytes"),
+    Column("fds", "Open files", "count"): _most("fds"),
+    Column("command", "Command"): lambda entry: next(
+        (sample.long_command for sample in entry[1] if sample.long_command), ""
+    )[:300],
+}
+
+
 def process_tree(view: RunView) -> Table:
     """Return the processes of the run as a tree, with their peaks."""
-    columns = (
-        Column("process", "Process"),
-        Column("role", "Role"),
-        Column("host", "Host"),
-        Column("container", "Container"),
-        Column("rss", "Resident", "bytes"),
-        Column("pss", "Proportional", "bytes"),
-        Column("virtual", "Virtual", "bytes"),
-        Column("cpu", "CPU s", "count"),
-        Column("read", "Read", "bytes"),
-        Column("written", "Written", "bytes"),
-        Column("fds", "Open files", "count"),
-        Column("command", "Command"),
-    )
     by_process: dict[tuple[str, int, int], list[ProcessSample]] = {}
     for sample in view.samples:
         by_process.setdefault((sample.host, sample.pid, sample.create_ms), []).append(sample)
-    rows = []
-    for depth, samples in _in_order(list(by_process.values())):
-        last = samples[-1]
-        rows.append(
-            (
-                f"{'· ' * depth}{last.pid} {last.short_command}",
-                last.role,
-                last.host,
-                last.container or "",
-                *(
-                    _most(samples, name)
-                    for name in (
-                        "rss_bytes",
-                        "pss_bytes",
-                        "virtual_bytes",
-                        "cpu_seconds",
-                        "read_bytes",
-                        "write_bytes",
-                        "fds",
-                    )
-                ),
-                next((entry.long_command for entry in samples if entry.long_command), "")[:300],
-            )
-        )
-    bar = [column.name for column in columns].index("rss")
+    ordered = _in_order(list(by_process.values()))
+    bar = [column.name for column in _PROCESSES].index("rss")
     caption, empty = "Processes and their peaks", "No process was watched."
     return without_noughts(
-        Table("processes", columns, rows, caption, limit=_SHOWN, bars=bar, empty=empty)
+        table_of("processes", _PROCESSES, ordered, caption, limit=_SHOWN, bars=bar, empty=empty)
     )
 
 
@@ -421,10 +403,6 @@ def _in_order(processes: Sequence[list[ProcessSample]]) -> list[tuple[int, list[
     return result + [(0, samples) for orphans in children.values() for samples in orphans]
 
 
-def _most(rows: Sequence[ProcessSample], name: str) -> float | None:
-    return max((value for row in rows if (value := getattr(row, name)) is not None), default=None)
-
-
 def _name(entry: ExecutorEntry) -> str:
     return (
         entry.executor if entry.executor in ("driver", "workers") else f"executor {entry.executor}"
@@ -440,11 +418,11 @@ def _timed(
     title: str,
     labels: Sequence[str],
     series: Mapping[str, Sequence[float | int | None]],
-    kind: str,
-    column_kind: str,
+    kind: Literal["line", "stack"],
+    column_kind: Kind,
     unit: str = "",
 ) -> Chart:
-    columns = [Column("seconds", _X), *(Column(entry, entry, column_kind) for entry in series)]  # type: ignore[arg-type]
+    columns = [Column("seconds", _X), *(Column(entry, entry, column_kind) for entry in series)]
     rows = [
         (label, *(values[number] for values in series.values()))
         for number, label in enumerate(labels)
@@ -453,7 +431,7 @@ def _timed(
     return Chart(
         name,
         title,
-        kind,  # type: ignore[arg-type]
+        kind,
         list(labels),
         dict(series),
         unit,

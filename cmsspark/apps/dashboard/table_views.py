@@ -4,12 +4,13 @@ them: how much a cache would have missed, and how good forecasts were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.page import pivoted, query_table
+from cmsspark.apps.dashboard.page import pivoted, table_chart
 from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.site_use import TARGET
 from cmsspark.base import schemas
@@ -105,9 +106,34 @@ class RowQuery:
             max_rows=DOWNLOADED,
         )
 
+    @cached_property
+    def num_rows(self) -> int:
+        """The number of all rows."""
+        return int(self.select("count(*)").rows[0][0])
+
+    def part(self, names: Collection[str], order: ui.Order, count: int) -> pa.Table:
+        """Return the rows of a page."""
+        by = self._order
+        if order.column:
+            sign = "DESC" if order.is_descending else "ASC"
+            by = f"{_quoted(order.column)} {sign} NULLS LAST, {by}"
+        limit = f"LIMIT {count} OFFSET {(order.page - 1) * count}"
+        return self.select(", ".join(map(_quoted, names)), f"ORDER BY {by} {limit}").table
+
+    def every(self, names: Collection[str]) -> pa.Table:
+        """Return the rows of a download."""
+        clause = f"ORDER BY {self._order} LIMIT {DOWNLOADED}"
+        return self.select(", ".join(map(_quoted, names)), clause).table
+
+    @property
+    def _order(self) -> str:
+        """The order of rows in SQL."""
+        keys = [name for name in self.stored.keys if name in self.stored.names]
+        own = self.view.order if self.view else ""
+        return own or ", ".join(map(_quoted, keys)) or "1"
+
     def table(self) -> ui.Table:
         """Return the table of rows, of which a page is read at a time."""
-        count = self.select("count(*)").rows[0][0]
         by_name = {column.name: column for column in self.stored.columns}
         kinds: dict[str, ui.Kind] = {self.interval: "day"}
         kinds |= self.view.kinds if self.view else {}
@@ -115,40 +141,11 @@ class RowQuery:
             ui.Column(name, name, kinds.get(name) or _kind(by_name[name]), by_name[name].about)
             for name in self.names
         ]
-        keys = [name for name in self.stored.keys if name in self.stored.names]
-        order = ", ".join(map(_quoted, keys)) or "1"
-        order = self.view.order if self.view and self.view.order else order
-        selected = ", ".join(map(_quoted, self.names))
-        links = {"dataset_name": self.request.dataset_link, "site_name": self.request.site_link}
-
-        def cell(column: ui.Column, value: Any) -> Any:
-            if value is None or column.kind != "text":
-                return value
-            # A table of sites may have a row of all of them.
-            link = links.get(column.name) if value != "all" else None
-            return ui.Cell(str(value), link(str(value))) if link else str(value)
-
-        def load(column: str, is_down: bool, first: int, number: int) -> list[tuple[Any, ...]]:
-            by = order
-            if column in by_name:
-                by = f"{_quoted(column)} {'DESC' if is_down else 'ASC'} NULLS LAST, {order}"
-            result = self.select(selected, f"ORDER BY {by} LIMIT {number} OFFSET {first}")
-            return [tuple(map(cell, columns, row)) for row in result.rows]
-
-        def download() -> pa.Table:
-            return self.select(selected, f"ORDER BY {order} LIMIT {DOWNLOADED}").table
-
-        return ui.Table(
-            "rows",
-            columns,
-            (),
-            f"Rows of {self.stored.name}; a download has up to {DOWNLOADED:,}",
-            download,
-            row_count=int(count),
-            empty="No row fits.",
-            limit=50,
-            load=load,
-        )
+        caption = f"Rows of {self.stored.name}; a download has up to {DOWNLOADED:,}"
+        # A table of sites may have a row of all of them.
+        sites = self.request.links["site_name"]
+        links = {"site_name": lambda row: "" if row["site_name"] == "all" else sites(row)}
+        return ui.Table("rows", columns, self, caption, "No row fits.", links=links)
 
     def chart(self, measure: str) -> ui.Chart:
         """Return the sums of a column by day or period, of the rows that fit."""
@@ -239,7 +236,7 @@ def _caches(rows: RowQuery) -> list[ui.Section]:
         "Size of the cache",
         "Bytes missed",
         is_log_x=True,
-        table=query_table("caches", _MISSES, result, "Misses by size and policy"),
+        table=ui.Table("caches", _MISSES, result.table, "Misses by size and policy"),
         x_values=sizes,
         target=100 * TARGET,
     )
@@ -302,22 +299,10 @@ def _quality(rows: RowQuery) -> ui.Section:
     if not judged.rows:
         reason = "the store had too few days before the forecast, or --judged was 0"
         return ui.Section(title, [ui.Note(f"No past week was judged: {reason}.")])
-    weeks = sorted({row[0] for row in judged.rows})
-    precisions = (
-        (row[0], row[1], None if row[4] is None else 100 * row[4]) for row in judged.rows
-    )
     caption = "Past weeks, each predicted from the days before it"
-    chart = ui.Chart(
-        "precision",
-        "Average precision by week",
-        "line",
-        [week.isoformat() for week in weeks],
-        pivoted(precisions, weeks),
-        "%",
-        "Week from",
-        "Average precision",
-        table=query_table("quality", _QUALITY, judged, caption),
-    )
+    table = ui.Table("quality", _QUALITY, judged.table, caption)
+    chart = table_chart(table, "first_day", "model", "average_precision", kind="line", unit="%")
+    chart = replace(chart, name="precision", title="Average precision by week")
     return ui.Section(title, [*_warnings(judged.rows), chart], _ABOUT_QUALITY)
 
 

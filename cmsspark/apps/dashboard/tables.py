@@ -4,30 +4,39 @@ HTML.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from markupsafe import Markup, escape
 
 from cmsspark.base.dates import to_second
 from cmsspark.base.text.readable import readable
 from cmsspark.base.text.terminal import pluralize
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+from cmsspark.store.query.cell_values import to_values
 
 # Values as the pages show them: SI prefixes, exact numbers, names without control
 # characters.
 
-#: How a value is shown. ``ms`` are milliseconds of CPU or wall-clock time, ``instant``
-#: UTC ms since 1970, ``change`` a difference in percent, ``dataset`` a name that may be
+#: How a value is shown. ``ms`` are milliseconds of CPU or wall-clock time, ``instant`` and
+#: ``ms_day`` UTC ms since 1970, ``change`` a difference in percent, ``dataset`` a name that may be
 #: shortened in the middle, ``insert`` a word for a query.
 Kind = Literal[
-    "text", "dataset", "insert", "count", "bytes", "ms", "share", "change", "day", "instant", "yes"
+    "text",
+    "dataset",
+    "insert",
+    "count",
+    "bytes",
+    "ms",
+    "share",
+    "change",
+    "day",
+    "ms_day",
+    "instant",
+    "yes",
 ]
 NOTHING: Final = "–"
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
@@ -64,6 +73,15 @@ def ratio(part: float | None, total: float | None) -> float | None:
     return part / total if part is not None and total else None
 
 
+def ratios(parts: pa.ChunkedArray, totals: Any) -> pa.ChunkedArray:
+    """Return the share of each part of its total, or of one for all, as :func:`ratio`."""
+    of_all = pc.cast(totals, pa.float64())
+    return pc.divide(
+        pc.cast(parts, pa.float64()),
+        pc.if_else(pc.equal(of_all, 0), pa.scalar(None, pa.float64()), of_all),
+    )
+
+
 def shown(text: object) -> str:
     """Return a name as it is shown: control characters escaped, ``(none)`` for an empty one."""
     return readable(str(text), lines=False) if text not in (None, "") else "(none)"
@@ -92,7 +110,7 @@ def formatted(value: Any, kind: Kind) -> str:
         return f"{to_second(int(value))} UTC"
     if kind == "yes":
         return "yes" if value else "no"
-    return shown(value)
+    return to_second(int(value))[:10] if kind == "ms_day" else shown(value)
 
 
 def exact(value: Any, kind: Kind) -> str:
@@ -111,7 +129,8 @@ def halves(name: str) -> tuple[str, str]:
     return (name, "") if len(name) <= _SHORT else (name[:-_TAIL], name[-_TAIL:])
 
 
-T = TypeVar("T")
+#: A row: column → value.
+Row = Mapping[str, Any]
 #: Rows that a page shows of a table whose page names no limit.
 PAGE_ROWS: Final = 50
 
@@ -127,14 +146,6 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A text with a link."""
-
-    text: str | None
-    href: str
-
-
-@dataclass(frozen=True)
 class Order:
     """How the rows of a table are ordered, and which page of them is shown. An empty
     column leaves them as they are.
@@ -145,150 +156,209 @@ class Order:
     page: int = 1
 
 
+class RowSource(Protocol):
+    """What a table takes its rows from, ``names`` being the columns that it shows."""
+
+    @property
+    def num_rows(self) -> int:
+        """The number of all rows."""
+
+    def part(self, names: Collection[str], order: Order, count: int) -> pa.Table:
+        """Return the rows of the order's page, of ``count`` rows."""
+
+    def every(self, names: Collection[str]) -> pa.Table:
+        """Return all rows of a download, with exact values."""
+
+
+@dataclass(frozen=True)
+class ArrowRows:
+    """Rows in memory. ``widen`` returns some of them with more columns, of these names: it
+    is asked for the rows that are shown, and for all only if these are sorted by such a
+    column or downloaded.
+    """
+
+    rows: pa.Table
+    widen: Callable[[pa.Table, Collection[str]], pa.Table] = lambda rows, names: rows
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.rows.num_rows)
+
+    def part(self, names: Collection[str], order: Order, count: int) -> pa.Table:
+        rows = self.rows
+        if order.column:
+            has_column = order.column in rows.column_names
+            keyed = rows if has_column else self.widen(rows, [order.column])
+            rows = rows.take(sorted_positions(keyed[order.column], order.is_descending))
+        return self.widen(rows.slice((order.page - 1) * count, count), names)
+
+    def every(self, names: Collection[str]) -> pa.Table:
+        return self.widen(self.rows, names)
+
+
+def sorted_positions(values: pa.ChunkedArray, is_descending: bool = False) -> pa.Array:
+    """Return the positions of values in their order: texts without case, equal ones as they
+    are, empty ones last.
+    """
+    if pa.types.is_null(values.type):
+        return pa.array(range(len(values)), pa.int64())
+    if pa.types.is_string(values.type):
+        lower = pc.utf8_lower(values)
+        values = pc.if_else(pc.equal(lower, ""), None, lower)
+    direction = "descending" if is_descending else "ascending"
+    try:
+        keys = pa.table({"key": values})
+        return pc.sort_indices(keys, [("key", direction)])
+    except pa.ArrowNotImplementedError:
+        # Lists and the like have no order of their own.
+        texts = [None if value is None else str(value) for value in to_values(values)]
+        return sorted_positions(pa.chunked_array([texts], pa.string()), is_descending)
+
+
+def to_arrow(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Return rows as Arrow, with the names and types of their columns."""
+    cells = zip(*rows, strict=True) if rows else [()] * len(columns)
+    arrays = [_to_array(values, column) for values, column in zip(cells, columns, strict=True)]
+    return pa.table(arrays, names=[column.name for column in columns])
+
+
+def _to_array(values: Sequence[Any], column: Column) -> pa.Array:
+    if column.kind in ("text", "dataset", "insert", "day"):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    if column.kind == "yes":
+        return pa.array(values, pa.bool_())
+    if column.kind in ("share", "change") or any(isinstance(value, float) for value in values):
+        return pa.array(values, pa.float64())
+    is_wide = any(value is not None and not -(1 << 63) <= value < 1 << 63 for value in values)
+    return pa.array(values, pa.decimal128(38, 0) if is_wide else pa.int64())
+
+
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings. ``name`` is that of its download; ``download`` makes all its
-    rows, exact values, as Arrow.
+    """Rows under headings. ``name`` is that of its download, which has all columns of the
+    rows, also those that are not shown.
 
-    ``load``: makes the rows that are shown where ``rows`` has none: (column of the order,
-    whether descending, first row, number of rows) → rows; ``row_count``: of all of them.
-    ``limit``: the rows of a page. ``link``: the address of a name in the first column of
-    ``rows``. ``bars``: the position of the column that is drawn as
-    bars. ``order``: that of the rows, as the address asks for it.
+    ``rows``: Arrow, or rows in the order of the columns. ``limit``: the rows of a page.
+    ``bars``: the position of the column that is drawn as bars. ``links``: column → the
+    address for a row; names of datasets and sites lead to their pages without one.
+    ``order``: that of the rows, as the address asks for it.
     """
 
     name: str
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Any]]
+    rows: RowSource | pa.Table | Sequence[Sequence[Any]]
     caption: str
-    download: Callable[[], pa.Table] | None = None
-    row_count: int | None = None
     empty: str = "Nothing was found."
     bars: int | None = None
-    limit: int | None = None
-    load: Callable[[str, bool, int, int], Sequence[Sequence[Any]]] | None = None
-    link: Callable[[str], str] | None = None
+    limit: int = PAGE_ROWS
+    links: Mapping[str, Callable[[Row], str]] = field(default_factory=dict)
     order: Order = field(default_factory=Order)
 
+    @cached_property
+    def source(self) -> RowSource:
+        """Where its rows come from."""
+        if isinstance(self.rows, pa.Table):
+            return ArrowRows(self.rows)
+        return (
+            ArrowRows(to_arrow(self.columns, self.rows))
+            if isinstance(self.rows, Sequence)
+            else self.rows
+        )
+
     @property
-    def page_rows(self) -> int:
-        """The rows of a page."""
-        return self.limit or PAGE_ROWS
+    def names(self) -> list[str]:
+        """The names of the columns that it shows."""
+        return [column.name for column in self.columns]
 
     @property
     def count(self) -> int:
         """The number of all rows."""
-        return len(self.rows) if self.row_count is None else self.row_count
-
-    @property
-    def is_pageable(self) -> bool:
-        """Whether rows that are not shown at first can be shown."""
-        return self.load is not None or self.count == len(self.rows)
+        return self.source.num_rows
 
     @property
     def page_count(self) -> int:
-        """The number of pages that can be shown."""
-        return max(1, -(-(self.count if self.is_pageable else len(self.rows)) // self.page_rows))
+        """The number of pages."""
+        return max(1, -(-self.count // self.limit))
+
+    @property
+    def every(self) -> pa.Table:
+        """All rows, for a download."""
+        return self.source.every(self.names)
 
     @cached_property
-    def visible(self) -> Sequence[Sequence[Any]]:
-        """The rows that the page shows."""
-        first = (self.order.page - 1) * self.page_rows
-        if self.load is not None:
-            return self.load(self.order.column, self.order.is_descending, first, self.page_rows)
-        rows = self._ordered[first : first + self.page_rows]
-        if self.link is None:
-            return rows
-        # Thousands of rows are not shown.
-        return [(Cell(row[0], self.link(row[0] or "")), *row[1:]) for row in rows]
+    def part(self) -> pa.Table:
+        """The rows that the page shows, with all their columns."""
+        return self.source.part(self.names, self.order, self.limit)
 
     @cached_property
-    def _ordered(self) -> Sequence[Sequence[Any]]:
-        """The rows in their order; empty cells are last."""
-        number = next(
-            (n for n, column in enumerate(self.columns) if column.name == self.order.column), None
-        )
-        if number is None:
-            return self.rows
-        return sort_rows(self.rows, lambda row: _sort_key(row[number]), self.order.is_descending)
+    def visible(self) -> list[tuple[Any, ...]]:
+        """The cells that the page shows."""
+        # A query may have several columns of one name.
+        columns = self.part.columns
+        if self.part.column_names != self.names:
+            columns = [self.part[name] for name in self.names]
+        return list(zip(*map(to_values, columns), strict=True))
 
     @property
     def shown(self) -> str:
         """Which of its rows are shown."""
         if self.count <= len(self.visible):
             return pluralize(self.count, "row")
-        first = (self.order.page - 1) * self.page_rows
-        if first or self.is_pageable:
-            return f"rows {first + 1:,} to {first + len(self.visible):,} of {self.count:,}"
-        return f"{len(self.visible):,} of {self.count:,} rows; the downloads have all"
-
-    def share(self, row: Sequence[Any]) -> int:
-        """Return the length of a row's bar in percent of the largest."""
-        assert self.bars is not None
-        return round(100 * (row[self.bars] or 0) / self._largest) if self._largest else 0
+        first = (self.order.page - 1) * self.limit
+        return f"rows {first + 1:,} to {first + len(self.visible):,} of {self.count:,}"
 
     @cached_property
-    def _largest(self) -> Any:
+    def shares(self) -> list[int]:
+        """The length of each visible row's bar in percent of the largest."""
         assert self.bars is not None
-        values = (row[self.bars] for row in (*self.rows, *self.visible))
-        return max((value for value in values if value is not None), default=0)
+        sizes = [row[self.bars] or 0 for row in self.visible]
+        rows = self.source.rows if isinstance(self.source, ArrowRows) else self.part
+        name = self.columns[self.bars].name
+        largest = pc.max(rows[name]).as_py() if name in rows.column_names else None
+        most = max([largest or 0, *sizes])
+        return [round(100 * size / most) if most else 0 for size in sizes]
 
 
-def loader(
-    items: Sequence[T],
-    make_rows: Callable[[Sequence[T]], Sequence[Sequence[Any]]],
-    values: Callable[[str], Sequence[Any]],
-) -> Callable[[str, bool, int, int], Sequence[Sequence[Any]]]:
-    """Return a function that makes the rows of some items when they are shown. ``values``:
-    the name of a column → what each item has in it, all of one type or None.
-    """
-
-    def load(column: str, is_descending: bool, first: int, count: int) -> Sequence[Any]:
-        ordered: Sequence[T] = items
-        if column:
-            keys = map(_plain, values(column))
-            pairs = zip(keys, items, strict=True)
-            ordered = [item for _, item in sort_rows(pairs, itemgetter(0), is_descending)]
-        return make_rows(ordered[first : first + count])
-
-    return load
-
-
-def sort_rows(rows: Iterable[T], key: Callable[[T], Any], is_descending: bool) -> list[T]:
-    """Return rows in the order of a key; those whose key is None are last."""
-    keyed = [(key(row), row) for row in rows]
-    filled = [entry for entry in keyed if entry[0] is not None]
-    filled.sort(key=itemgetter(0), reverse=is_descending)
-    return [row for _, row in filled] + [row for value, row in keyed if value is None]
-
-
-def _plain(value: Any) -> Any:
-    """Return a value to order by: a text without case; None for an empty cell."""
-    value = value.text if isinstance(value, Cell) else value
-    return value.casefold() or None if isinstance(value, str) else value
-
-
-def _sort_key(value: Any) -> Any:
-    """Return what rows of mixed types are ordered by: numbers before texts."""
-    value = _plain(value)
-    if value is None or isinstance(value, int | float):
-        return value if value is None else (0, value, "")
-    return (1, 0, str(value))
+def table_of(
+    name: str,
+    fields: Mapping[Column, Callable[[Any], Any]],
+    entries: Iterable[Any],
+    caption: str,
+    **more: Any,
+) -> Table:
+    """Return a table with a row for each entry; each column has what makes its cell."""
+    rows = [tuple(make(entry) for make in fields.values()) for entry in entries]
+    return Table(name, list(fields), rows, caption, **more)
 
 
 # The rows of tables as HTML. Pages have thousands of cells: made here they cost a fraction
 # of what macros cost.
 
-_TEXTS = ("text", "dataset", "insert", "day", "yes")
-#: Characters of a text that gets room for more than a word in a line.
-_LONG = 60
+_TEXTS = ("text", "dataset", "insert", "day", "ms_day", "yes")
+#: Characters of a text that gets room for more than a word in a line, and that a page shows.
+_LONG, _MOST = 60, 2_000
 #: The column of names that are shortened in the middle, in every table.
 _DATASET = "dataset_name"
 
 
-def table_rows(table: Table) -> Markup:
-    """Return the visible rows, all texts escaped."""
-    return Markup("\n").join(_row(table, row) for row in table.visible)
+def table_rows(table: Table, links: Mapping[str, Callable[[Row], str]]) -> Markup:
+    """Return the visible rows, all texts escaped; ``links`` are those of all tables."""
+    addresses = {
+        name: link for name, link in {**links, **table.links}.items() if name in table.names
+    }
+    columns = [to_values(column) for column in table.part.columns] if addresses else []
+    rows = []
+    for number, cells in enumerate(table.visible):
+        row = {
+            name: column[number]
+            for name, column in zip(table.part.column_names, columns, strict=False)
+        }
+        hrefs = [
+            link(row) if (link := addresses.get(name)) and isinstance(cell, str) and cell else ""
+            for name, cell in zip(table.names, cells, strict=True)
+        ]
+        rows.append(_row(table, number, cells, hrefs))
+    return Markup("\n").join(rows)
 
 
 def is_text(column: Column) -> bool:
@@ -308,43 +378,36 @@ def name_html(name: str) -> Markup:
 
 
 def _class(column: Column) -> str:
-    return "" if not is_text(column) else "text day" if column.kind == "day" else "text"
+    if column.kind in ("day", "ms_day"):
+        return "text day"
+    return "text" if is_text(column) else ""
 
 
-def _row(table: Table, row: Any) -> Markup:
+def _row(table: Table, row: int, values: Sequence[Any], hrefs: Sequence[str]) -> Markup:
     cells = []
-    for number, (cell, column) in enumerate(zip(row, table.columns, strict=True)):
-        value = _value(cell, column)
+    for number, (value, href, column) in enumerate(zip(values, hrefs, table.columns, strict=True)):
+        html = _value(value, column)
+        html = f'<a href="{escape(href)}">{html}</a>' if href else html
         if number == 0:
-            cells.append(f'<th scope="row" class="{_class(column)}">{value}</th>')
+            cells.append(f'<th scope="row" class="{_class(column)}">{html}</th>')
         elif table.bars == number:
-            length = f'<rect width="{table.share(row)}%" height="100%"/>'
+            length = f'<rect width="{table.shares[row]}%" height="100%"/>'
             bar = f'<svg class="bar" aria-hidden="true" width="100%" height="100%">{length}</svg>'
-            cells.append(f'<td class="barred">{bar}<span>{value}</span></td>')
+            cells.append(f'<td class="barred">{bar}<span>{html}</span></td>')
         else:
-            is_long = column.kind == "text" and column.name != _DATASET and len(str(cell)) > _LONG
-            cells.append(f'<td class="{_class(column)}{" long" if is_long else ""}">{value}</td>')
+            is_long = column.kind == "text" and column.name != _DATASET and len(str(value)) > _LONG
+            cells.append(f'<td class="{_class(column)}{" long" if is_long else ""}">{html}</td>')
     return Markup(f"<tr>{''.join(cells)}</tr>")  # noqa: S704 (each value is escaped)
 
 
-def _value(cell: Any, column: Column) -> str:
-    text = cell.text if isinstance(cell, Cell) else cell
-    if text is not None and (column.name == _DATASET or column.kind == "dataset"):
-        html = str(name_html(str(text)))
-    elif column.kind == "insert":
-        word = escape(shown(text))
-        button = (
-            f'<button type="button" class="insert" data-insert="{word}" hidden>insert</button>'
-        )
-        html = f"{word} {button}"
-    elif isinstance(cell, Cell):
-        html = NOTHING if text is None else str(escape(shown(text)))
-    else:
-        more = exact(cell, column.kind)
-        html = str(escape(formatted(cell, column.kind)))
-        return f'<span title="{escape(more)}">{html}</span>' if more else html
-    return (
-        f'<a href="{escape(cell.href)}">{html}</a>'
-        if isinstance(cell, Cell) and text is not None
-        else html
-    )
+def _value(value: Any, column: Column) -> str:
+    if value is not None and (column.name == _DATASET or column.kind == "dataset"):
+        return str(name_html(str(value)))
+    if column.kind == "insert":
+        word = escape(shown(value))
+        return f'{word} <button type="button" class="insert" data-insert="{word}" hidden>insert</button>'
+    if column.kind == "text" and value is not None:
+        value = str(value)[:_MOST]
+    more = exact(value, column.kind)
+    html = str(escape(formatted(value, column.kind)))
+    return f'<span title="{escape(more)}">{html}</span>' if more else html

@@ -13,11 +13,13 @@ from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from cmsspark.apps.dashboard.rollup_query import people, sums
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, text_parameter
 from cmsspark.apps.dashboard.snapshot import Snapshot, day_number, to_day
-from cmsspark.apps.dashboard.tables import Column, ratio
+from cmsspark.apps.dashboard.tables import Column, ratios, to_arrow
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 
 if TYPE_CHECKING:
@@ -321,14 +323,15 @@ def stored_columns(snapshot: Snapshot, columns: Iterable[Column]) -> tuple[Colum
     return tuple(column for column in columns if snapshot.has_jobs or column.name not in OF_JOBS)
 
 
-def use_cells(sums: Sequence[Any]) -> dict[str, Any]:
-    """Column → its value, of sums in the order of ``SUMS``."""
-    return with_remote_share(dict(zip(SUMS, sums, strict=True)))
+def to_table(key: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Return rows of a key and all sums as Arrow."""
+    return to_arrow([Column(key, key), *(Column(name, name, "count") for name in SUMS)], rows)
 
 
-def with_remote_share(sums: Mapping[str, int | None]) -> dict[str, Any]:
+def with_remote_share(rows: pa.Table) -> pa.Table:
     """Return sums with the share of remote accesses."""
-    return {**sums, "remote_share": ratio(sums["remote_nacc"], sums["remote_known_nacc"])}
+    shares = ratios(rows["remote_nacc"], rows["remote_known_nacc"])
+    return rows.append_column("remote_share", shares)
 
 
 # Finding datasets by parts of their names, as one types.

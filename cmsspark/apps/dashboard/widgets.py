@@ -6,23 +6,23 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cmsspark.apps.dashboard.tables import NOTHING as NOTHING
-from cmsspark.apps.dashboard.tables import Cell as Cell
+from cmsspark.apps.dashboard.tables import ArrowRows as ArrowRows
 from cmsspark.apps.dashboard.tables import Column as Column
 from cmsspark.apps.dashboard.tables import Kind as Kind
 from cmsspark.apps.dashboard.tables import Order as Order
 from cmsspark.apps.dashboard.tables import Table as Table
 from cmsspark.apps.dashboard.tables import exact as exact
 from cmsspark.apps.dashboard.tables import formatted as formatted
-from cmsspark.apps.dashboard.tables import loader as loader
 from cmsspark.apps.dashboard.tables import ratio as ratio
 from cmsspark.apps.dashboard.tables import shown as shown
 from cmsspark.apps.dashboard.tables import si as si
+from cmsspark.apps.dashboard.tables import table_of as table_of
 from cmsspark.pages.layout import month_grids
 from cmsspark.sources.registry import STREAMS_BY_NAME
 
@@ -154,15 +154,17 @@ class Chart:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Values of rows by columns as shades, each with its number."""
+    """Values of rows by columns as shades, each with its number. ``every``: the rows of its
+    download, also those that are not shown.
+    """
 
     name: str
     caption: str
     rows: Sequence[str]
     columns: Sequence[str]
     values: Mapping[tuple[str, str], int]
+    every: pa.Table
     kind: Kind = "bytes"
-    download: Callable[[], pa.Table] | None = None
     links: Mapping[str, str] = field(default_factory=dict)
 
     def shade(self, row: str, column: str) -> int:

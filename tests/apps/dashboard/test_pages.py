@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 from xml.etree import ElementTree
 
+import duckdb
 import pytest
 
 from cmsspark.apps.dashboard import downloads, use, widgets
@@ -192,8 +193,10 @@ def test_a_condition_finds_names_without_a_part() -> None:
         ("data_tier!=none", ["AOD"]),
         ("data_tier=none|AOD", ["", "AOD"]),
     ):
-        meets = datasets.parse_condition(where)
-        assert [tier for tier in ("", "AOD") if meets({"data_tier": tier})] == tiers, where
+        condition, values = datasets.parse_condition(where)
+        sql = f"SELECT data_tier FROM (VALUES (''), ('AOD')) t(data_tier) WHERE {condition}"
+        rows = duckdb.execute(f"{sql} ORDER BY 1", values).fetchall()
+        assert [tier for (tier,) in rows] == tiers, where
 
 
 def test_the_list_of_columns_has_the_names_that_conditions_take(dashboard: Running) -> None:
@@ -385,8 +388,16 @@ def test_sites_show_who_reads_from_whom(dashboard: Running) -> None:
 
 
 def test_a_sites_page_begins_with_what_lies_there_unread(dashboard: Running) -> None:
-    text = get(dashboard, "sites", site="T2_CH_CERN")[1]
-    assert text.index("Unread for 4 weeks") < text.index("What is read there")
+    text = get(dashboard, "sites", site="T2_CH_CERN", weeks=5)[1]
+    assert text.index("Unread for 4 weeks") < text.index("Unread for 5 weeks")
+    assert text.index("Unread for 5 weeks") < text.index("What is read there")
+    assert "Replicas there that nobody read for 5 weeks" in text
+    # No age is told that is longer than the stored days.
+    text = get(dashboard, "sites", site="T2_CH_CERN", weeks=12)[1]
+    oldest = LAST - timedelta(days=44)
+    assert f"Unread since {oldest}" in text and "Unread for 12 weeks" not in text
+    assert f"Replicas there that nobody read since {oldest}" in text
+    assert f"Not read there from {oldest} to {LAST}" in text
     last = LAST - timedelta(days=27)
     read = {row["dataset_name"] for row in stored(last, LAST) if row["site_name"] == "T2_CH_CERN"}
     from tests.apps.dashboard.stores import replica_rows

@@ -161,7 +161,7 @@ def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: st
 
 def test_numbers_of_another_list_of_names_are_not_shown(store: Path, tmp_path: Path) -> None:
     state, _ = Refreshed(store, tmp_path / "cache").refresh()
-    write_names(state.segments[0].path.parent, NameList("another", [], []))
+    write_names(state.segments[0].path.parent, NameList("another", {}))
     with pytest.raises(RollupsDamagedError, match="names"):
         snapshot.load(state)
 
@@ -179,8 +179,9 @@ def test_sets_of_segments_with_more_people_meet_those_with_fewer(tmp_path: Path)
     assert use.totals(loaded, chosen)["users"] == len({row["user"] for row in accesses} - {None})
     names = sorted({row["dataset_name"] for row in accesses})
     for filters in ((), (("site_tier", "T2"),)):
-        codes = np.array([loaded.datasets.positions[name] for name in names])
-        counts = dataset_ranking.users_of_datasets(loaded, replace(chosen, filters=filters), codes)
+        numbers = np.array([loaded.datasets[name] for name in names], np.int32)
+        own = replace(chosen, filters=filters)
+        counts = dataset_ranking.users_of_datasets(loaded, own, numbers)
         for name, count in zip(names, counts, strict=True):
             own = (row for row in accesses if row["dataset_name"] == name)
             own = (row for row in own if not filters or row["site_name"].startswith("T2_"))
@@ -417,13 +418,11 @@ def test_a_day_without_rows_is_a_day_of_noughts(tmp_path: Path, is_alone: bool) 
     totals = use.totals(loaded, chosen)
     assert (totals["nacc"], totals["users"], totals["read_bytes"]) == (0, 0, None)
     assert not any(
-        len(dataset_ranking.datasets(loaded, replace(chosen, measure=name)))
+        dataset_ranking.rank_datasets(loaded, replace(chosen, measure=name)).num_rows
         for name in ("nacc", "users", "job_count")
     )
-    assert (
-        bool(len(dataset_ranking.datasets(loaded, Selection(before, LAST, measure="nacc"))))
-        != is_alone
-    )
+    both = Selection(before, LAST, measure="nacc")
+    assert bool(dataset_ranking.rank_datasets(loaded, both).num_rows) != is_alone
 
 
 def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
@@ -444,12 +443,15 @@ def test_sums_beyond_64_bits_are_exact(tmp_path: Path) -> None:
             wanted[row["dataset_name"]] += (1 << 62) + 1
         assert len(own) > 4 and max(wanted.values()) > 1 << 63
         assert use.totals(loaded, chosen)[measure] == sum(wanted.values())
-        ranking = dataset_ranking.datasets(loaded, replace(chosen, measure=measure))
-        assert dict(zip(ranking.names(), ranking.values, strict=True)) == wanted
-        assert ranking.values == sorted(wanted.values(), reverse=True)
-        sums = ranking.sums(range(len(ranking)))
-        assert dataset_ranking.to_integers(sums[measure]) == ranking.values
-        name = ranking.names()[0]
+        ranking = dataset_ranking.rank_datasets(loaded, replace(chosen, measure=measure))
+        names = loaded.named(ranking)["dataset_name"].to_pylist()
+        values = ranking["measured"].to_pylist()
+        assert dict(zip(names, values, strict=True)) == wanted
+        assert values == sorted(wanted.values(), reverse=True)
+        numbers = ranking["dataset"].to_numpy()
+        sums = dataset_ranking.sum_datasets(loaded, chosen, numbers, [measure])
+        assert sums[measure].to_pylist() == values
+        name = names[0]
         assert (
             dataset_ranking.load_use(loaded, chosen, name).totals[SUMS.index(measure)]
             == wanted[name]
@@ -483,11 +485,10 @@ def test_counts_of_32_bits_are_summed_in_64(tmp_path: Path) -> None:
     loaded = snapshot.load(Refreshed(tmp_path / "store", tmp_path / "cache").refresh()[0])
     wanted = Counter(name for _, name in unique)
     assert max(wanted.values()) > 1
-    ranking = dataset_ranking.datasets(loaded, Selection(LAST, LAST, measure="nacc"))
-    assert dict(zip(ranking.names(), ranking.values, strict=True)) == {
-        n: most * c for n, c in wanted.items()
-    }
-    assert ranking.total == most * len(unique)
+    ranking = dataset_ranking.rank_datasets(loaded, Selection(LAST, LAST, measure="nacc"))
+    names = loaded.named(ranking)["dataset_name"].to_pylist()
+    counts = dict(zip(names, ranking["measured"].to_pylist(), strict=True))
+    assert counts == {name: most * count for name, count in wanted.items()}
 
 
 def test_the_same_question_of_many_is_answered_once(store: Path, tmp_path: Path) -> None:

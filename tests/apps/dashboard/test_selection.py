@@ -378,7 +378,7 @@ def test_a_query_that_cannot_use_a_part_of_a_selection_fails(dashboard: Running)
     snapshot = dashboard.snapshot
     with pytest.raises(UnusedPartError, match="campaign, data_tier"):
         chosen = Selection(*PERIOD, (("data_tier", "AOD"), ("campaign", "Run2018A")))
-        site_use.all_sites(snapshot, chosen)
+        site_use.count_users(snapshot, chosen)
     with pytest.raises(UnusedPartError, match="by site_name"):
         use.series(snapshot, Selection(*PERIOD, measure="nacc", by="site_name"))
     with pytest.raises(UnusedPartError, match="measure nacc"):

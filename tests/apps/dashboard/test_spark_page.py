@@ -274,7 +274,7 @@ def test_the_numbers_are_those_that_are_stored(runs: Running) -> None:
         "driver": [300 * MB, None, 900 * MB],
         "executor 1": [700 * MB, 5 * MB, None],
     }
-    longest, shorter = parts.stages(view.measured).rows
+    longest, shorter = parts.stages(view.measured).visible
     assert longest[:6] == ("1.1", "join", 5.0, 10.0, 8, 2) and longest[-1] == "lost"
     assert shorter[8] == 20 * MB  # read each second
     times = {row[0]: row[1:] for row in parts.time_components(view.measured).rows}
@@ -284,7 +284,7 @@ def test_the_numbers_are_those_that_are_stored(runs: Running) -> None:
     timeline = parts.stage_timeline(view.measured)
     assert list(timeline.series) == ["0.0 <b>load</b>", "1.1 join"]
     assert sum(timeline.series["1.1 join"]) > 2 * sum(timeline.series["0.0 <b>load</b>"])  # type: ignore[arg-type]
-    tree = [row[0] for row in parts.process_tree(view).rows]
+    tree = [row[0] for row in parts.process_tree(view).visible]
     assert tree == [
         "100 <i>java_driver</i>",
         "· 101 <i>python_driver</i>",

@@ -45,7 +45,7 @@ def view(fout: Path, **parameters: str) -> Content:
 def rows(content: Content, name: str) -> list[Any]:
     parts = [part for section in content.sections for part in section.items]
     (table,) = [part for part in parts if isinstance(part, Table) and part.name == name]
-    return list(table.rows)
+    return table.visible
 
 
 def test_elements_show_pledge_use_and_what_may_go_and_people_are_together(tmp_path: Path) -> None:

@@ -174,9 +174,7 @@ def test_page_views_panels_and_lines_show_one_efficiency(database: Database) -> 
     assert figures["Evicted"].value == "34"
     # Idle and evicted hours of ok jobs, and all of the failed and the removed ones.
     assert figures["Wasted"].value == f"{(48 - 15.2) + (10 - 4) + 8 + 40:,.0f}"
-    workflows = {
-        str(getattr(row[0], "text", row[0])): row for row in content.sections[1].items[0].rows
-    }
+    workflows = {row[0]: row for row in content.sections[1].items[0].visible}
     (row,) = (row for name, row in workflows.items() if "W" in name)
     assert row[2] == pytest.approx(CPU)
     assert row[6] == pytest.approx(ALLOCATED)

@@ -4,19 +4,22 @@ what is new and what is gone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from cmsspark.apps.dashboard import use
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.downloads import to_arrow
 from cmsspark.apps.dashboard.page import KINDS, Page
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.rollup_query import sum_table
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, day_parameter
-from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, added
+from cmsspark.apps.dashboard.snapshot import Snapshot
+from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_BY_NAME, STREAMS_OF_JOBS
@@ -38,23 +41,6 @@ _STREAMS: Final = {
 _PAGE: Final = 20
 #: Days of the period where the address names none, at most.
 _DAYS: Final = 30
-
-
-#: The sums of all groups in both periods.
-_Totals = tuple[int | None, int | None]
-
-
-class _Row(NamedTuple):
-    """A group with its value in both periods, None where nothing is known of it, and their
-    difference. ``kind``: new, gone, both, or empty where a period has no stored day that
-    counted such streams.
-    """
-
-    name: str
-    now: int | None
-    before: int | None
-    difference: int | None
-    kind: str
 
 
 def view(request: PageRequest) -> ui.Content:
@@ -85,7 +71,7 @@ def view(request: PageRequest) -> ui.Content:
     measured, reference = (
         replace(entry, measure=measure, by=group) for entry in (chosen, baseline)
     )
-    rows = _rows(request, measured, reference)
+    rows = _compare(request.snapshot, measured, reference)
     about = f"{chosen.first} to {chosen.last} against {baseline.first} to {baseline.last}"
     page.notes += [*request.use_notes(chosen), *request.use_notes(baseline)]
     for entry in (chosen, baseline):
@@ -100,10 +86,9 @@ def view(request: PageRequest) -> ui.Content:
     # Links lead to the period of the numbers, also where the address names none.
     period = {"from": chosen.first.isoformat(), "to": chosen.last.isoformat()}
     linked = replace(request, parameters={**request.parameters, **period})
-    totals = (added(row.now for row in rows), added(row.before for row in rows))
-    shown_rows = rows if show == "all" else [row for row in rows if row.kind == show]
-    table = _table(linked, shown_rows, totals, measure, group)
-    page.section("In total", _figures(rows, totals, measure, group))
+    shown_rows = rows if show == "all" else rows.filter(pc.equal(rows["is_in"], show))
+    table = _table(linked, shown_rows, measure, group)
+    page.section("In total", _figures(rows, measure, group))
     command = _command(chosen, baseline, group)
     page.section(f"By {_GROUPS[group].lower()}", table, command=command)
     return page.content("Compare periods", about)
@@ -154,34 +139,49 @@ def _length(chosen: Selection) -> int:
     return (chosen.last - chosen.first).days + 1
 
 
-def _rows(request: PageRequest, chosen: Selection, baseline: Selection) -> list[_Row]:
-    """Return the groups of both periods, the largest change first."""
-    now, before = (use.sum_groups(request.snapshot, entry) for entry in (chosen, baseline))
-    own_streams = _STREAMS.get(chosen.measure, ACCESS_STREAMS)
-
-    def zeros(streams: Sequence[str]) -> list[int | None]:
-        """Return for each period 0 if a day counted the streams, so that what no record has
-        was not used; else nothing is known of it.
-        """
-        periods = (chosen, baseline)
-        return [0 if use.is_counted(request.snapshot, x, streams) else None for x in periods]
-
-    of_all = zeros(own_streams)
-    rows = []
-    for name in now.keys() | before.keys():
-        of_periods = zeros((name,)) if chosen.by == "stream" else of_all
-        value, reference = now.get(name), before.get(name)
-        kind = "" if None in of_periods else "new" if reference is None else "both"
-        kind = "gone" if kind and value is None else kind
-        if chosen.measure in ("nacc", "job_count"):
-            value, reference = (
-                missing if count is None else count
-                for count, missing in zip((value, reference), of_periods, strict=True)
-            )
-        difference = None if value is None or reference is None else value - reference
-        rows.append(_Row(name, value, reference, difference, kind))
-    rows.sort(key=lambda row: (-abs(row.difference or 0), -(row.now or row.before or 0), row.name))
-    return rows
+def _compare(snapshot: Snapshot, chosen: Selection, baseline: Selection) -> pa.Table:
+    """Return the groups of both periods with their values, null where nothing is known, the
+    largest difference first. ``is_in``: new, gone or both; null if a period has no stored
+    day that counted such streams.
+    """
+    key = "dataset" if chosen.by == "dataset_name" else chosen.by
+    streams = _STREAMS.get(chosen.measure, ACCESS_STREAMS)
+    tables, known = {}, {}
+    for name, entry in (("now", chosen), ("before", baseline)):
+        tables[name] = sum_table(snapshot, entry.only(*FILTERS), key, [chosen.measure])
+        counted = [stream for stream in streams if use.is_counted(snapshot, entry, (stream,))]
+        listed = ", ".join(f"'{stream}'" for stream in counted)
+        of_stream = f"coalesce(key::VARCHAR IN ({listed}), false)" if counted else "false"
+        known[name] = of_stream if key == "stream" else str(bool(counted)).lower()
+    # What no record of a counted day has was not used: that is 0, and no sum is.
+    zero = "0" if chosen.measure in ("nacc", "job_count") else "NULL"
+    values = ", ".join(
+        f"CASE WHEN {name} IS NULL AND {known[name]} THEN {zero} ELSE {name} END AS {name}"
+        for name in tables
+    )
+    name = "dataset_name" if key == "dataset" else "key"
+    joined = "LEFT JOIN datasets ON key = dataset" if key == "dataset" else ""
+    return snapshot.arrow(
+        f"""
+        WITH pairs AS (
+          SELECT coalesce(a.{key}, b.{key}) AS key, a.{chosen.measure} AS now,
+            b.{chosen.measure} AS before
+          FROM (FROM now WHERE {chosen.measure} IS NOT NULL) a
+          FULL JOIN (FROM before WHERE {chosen.measure} IS NOT NULL) b USING ({key})),
+        known AS (
+          SELECT {name} AS name, {values}, CASE WHEN NOT ({known["now"]} AND {known["before"]})
+            THEN NULL WHEN now IS NULL THEN 'gone' WHEN before IS NULL THEN 'new' ELSE 'both'
+            END AS is_in
+          FROM pairs {joined})
+        SELECT name::VARCHAR AS {chosen.by}, now - before AS difference,
+          (now - before) / nullif(before, 0) AS change, now, before,
+          now / nullif(sum(now) OVER (), 0) AS share_now,
+          before / nullif(sum(before) OVER (), 0) AS share_before, is_in
+        FROM known
+        ORDER BY abs(coalesce(difference, 0)) DESC, coalesce(nullif(now, 0), before, 0) DESC, 1
+        """,
+        tables=tables,
+    )
 
 
 def _is_stored(request: PageRequest, chosen: Selection) -> bool:
@@ -212,8 +212,12 @@ def _different_streams(
     )
 
 
-def _figures(rows: list[_Row], totals: _Totals, measure: str, group: str) -> ui.Figures:
-    label, (now, before) = MEASURES[measure][0], totals
+def _figures(rows: pa.Table, measure: str, group: str) -> ui.Figures:
+    label, kinds = MEASURES[measure][0], rows["is_in"]
+    now, before = (
+        None if (total := pc.sum(rows[name]).as_py()) is None else int(total)
+        for name in ("now", "before")
+    )
     figures = [
         _figure(f"{label}, this period", now, measure),
         _figure(f"{label}, the other", before, measure),
@@ -222,10 +226,10 @@ def _figures(rows: list[_Row], totals: _Totals, measure: str, group: str) -> ui.
         change = ui.formatted(now / before - 1, "change") if before else "–"
         figures.append(ui.Figure("Change", change, ui.formatted(now - before, _KINDS[measure])))
     noun = _GROUPS[group].lower()
-    for kind in ("new", "gone") if any(row.kind for row in rows) else ():
-        count = sum(row.kind == kind for row in rows)
+    for kind in ("new", "gone") if kinds.null_count < len(kinds) else ():
+        count = pc.sum(pc.equal(kinds, kind)).as_py() or 0
         figures.append(
-            ui.Figure(f"{kind.capitalize()} {noun}s", f"{count:,}", f"of {len(rows):,}")
+            ui.Figure(f"{kind.capitalize()} {noun}s", f"{count:,}", f"of {len(kinds):,}")
         )
     return ui.Figures(figures)
 
@@ -239,9 +243,7 @@ def _figure(label: str, value: int | None, measure: str) -> ui.Figure:
     )
 
 
-def _table(
-    request: PageRequest, shown_rows: list[_Row], totals: _Totals, measure: str, group: str
-) -> ui.Table:
+def _table(request: PageRequest, rows: pa.Table, measure: str, group: str) -> ui.Table:
     label, kind = MEASURES[measure][0], _KINDS[measure]
     columns = (
         ui.Column(group, _GROUPS[group]),
@@ -255,39 +257,9 @@ def _table(
         ui.Column("share_before", "Share before", "share", "of all of the other period"),
         ui.Column("is_in", "In", "text"),
     )
-    link = {"dataset_name": request.dataset_link, "site_name": request.site_link}.get(group)
-
-    def cells(part: Sequence[_Row]) -> list[tuple[Any, ...]]:
-        return [
-            (
-                ui.Cell(row.name, link(row.name)) if link else row.name or None,
-                row.difference,
-                ui.ratio(row.difference, row.before),
-                row.now,
-                row.before,
-                ui.ratio(row.now, totals[0]),
-                ui.ratio(row.before, totals[1]),
-                row.kind or None,
-            )
-            for row in part
-        ]
-
-    def values(column: str) -> list[Any]:
-        number = [entry.name for entry in columns].index(column)
-        return [row[number] for row in cells(shown_rows)]
-
-    caption = "The largest difference first"
+    caption, empty = "The largest difference first", "Nothing of this kind."
     return ui.Table(
-        "compare",
-        columns,
-        (),
-        caption,
-        lambda: to_arrow(ui.Table("compare", columns, cells(shown_rows), caption)),
-        len(shown_rows),
-        "Nothing of this kind.",
-        bars=3,
-        limit=_PAGE,
-        load=ui.loader(shown_rows, cells, values),
+        "compare", columns, rows, caption, empty, bars=3, limit=_PAGE, links=request.links
     )
 
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from cmsspark.apps.dashboard import site_use
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.downloads import rows_to_arrow
 from cmsspark.apps.dashboard.page import Page
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.rollup_query import sums
+from cmsspark.apps.dashboard.segment import part_sql
 from cmsspark.apps.dashboard.selection import (
     FILTERS,
     NO_PART,
@@ -55,7 +55,7 @@ _WEEKS: Final = 12
 #: Grouping of the use → its expression on tables of replicas.
 _KEYS: Final = {
     "data_tier": "data_tier",
-    "campaign": "split_part(split_part(dataset_name, '/', 3), '-', 1)",
+    "campaign": part_sql("campaign"),
 }
 _WORTH: Final = (
     ui.Column("replica_count", "Replicas", "count"),
@@ -185,8 +185,8 @@ def _map(
         sites,
         data_tiers,
         cells,
+        result.table,
         "bytes",
-        lambda: result.table,
         links,
     )
     if not cells:
@@ -231,9 +231,8 @@ def _worth(
         ratios = (ui.ratio(accesses, count), read, ui.ratio(read, size), ui.ratio(read, accesses))
         rows.append((name, count, size, accesses, *ratios, jobs, ui.ratio(cpu, jobs)))
     columns = (ui.Column(by, FILTERS[by]), *_WORTH)
-    download = partial(rows_to_arrow, [column.name for column in columns], rows)
     caption = f"Replicas of {day} beside the use from {first} to {last}"
-    return ui.Table("worth", columns, rows, caption, download, bars=4, limit=_MAP_ROWS)
+    return ui.Table("worth", columns, rows, caption, bars=4, limit=_MAP_ROWS)
 
 
 def _tiers(request: PageRequest, days: dict[str, list[date]]) -> list[str]:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
+
 from cmsspark.apps.dashboard import dataset_ranking, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_ranking import DatasetUse
@@ -25,8 +27,9 @@ from cmsspark.apps.dashboard.use import (
     USUAL,
     Series,
     stored_columns,
-    use_cells,
+    to_table,
     use_columns,
+    with_remote_share,
 )
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.text.terminal import pluralize
@@ -44,6 +47,7 @@ _REPLICAS: Final = (
     ui.Column("nacc", "Accesses there", "count", "accesses at this site in the chosen period"),
     ui.Column("job_count", "Jobs there", "count", "jobs at this site in the chosen period"),
 )
+_HELD: Final = ("kind", "present_bytes")
 
 
 def view(request: PageRequest) -> ui.Content:
@@ -63,7 +67,7 @@ def view(request: PageRequest) -> ui.Content:
     forecast = page.optional("The forecast", partial(_forecast, request, name)) or []
     about = [*_holdings(replicas), *_of_dbs(facts), *forecast]
     if used.last_access is None:
-        if not replicas.rows and not facts:
+        if not replicas.count and not facts:
             raise InputMissing(
                 f"no access, job, replica or entry of DBS is stored for {ui.shown(name)}",
                 next_step="type a part of its name to find it",
@@ -75,7 +79,7 @@ def view(request: PageRequest) -> ui.Content:
     page.section(f"{MEASURES[measure][0]} over time", history)
     page.section(
         "Where it is read",
-        _by(request, name, used.by_site, "site", "Site"),
+        _by(request, name, used.by_site, "site_name", "Site"),
         command=f"cmsspark ask who-reads {shlex.quote(ui.shown(name))}"
         f" --from {chosen.first} --to {chosen.last}",
     )
@@ -85,8 +89,7 @@ def view(request: PageRequest) -> ui.Content:
 
 
 def _search(request: PageRequest) -> ui.Content:
-    result = use.suggestions(request)
-    rows = [(ui.Cell(item["name"], item["href"]), item["nacc"]) for item in result]
+    rows = [(item["name"], item["nacc"]) for item in use.suggestions(request)]
     columns = (ui.Column("dataset_name", "Dataset"), ui.Column("nacc", "Accesses", "count"))
     caption, page = "Datasets by their accesses on all stored days", Page(request)
     page.text("q", "Parts of the name", "search", suggestions="datasets.json", wide=True)
@@ -116,8 +119,9 @@ def _figures(request: PageRequest, used: DatasetUse, chosen: Selection) -> ui.Fi
 def _holdings(replicas: ui.Table) -> list[ui.Figure]:
     """Return how much of the dataset lies on each kind of storage, and at how many sites."""
     kinds: dict[str, list[int]] = {}
-    for row in replicas.rows:
-        kinds.setdefault(row[1], []).append(row[2] or 0)
+    rows = replicas.every
+    for kind, size in zip(*(rows[name].to_pylist() for name in _HELD), strict=True):
+        kinds.setdefault(kind, []).append(size or 0)
     return [
         ui.Figure(
             f"On {kind}",
@@ -186,30 +190,16 @@ def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure:
 def _by(
     request: PageRequest, dataset: str, rows: list[tuple[Any, ...]], name: str, heading: str
 ) -> ui.Table:
-    columns = stored_columns(request.snapshot, use_columns(*USUAL))
-    last_days = dataset_ranking.last_at_sites(request.snapshot, dataset) if name == "site" else {}
-    shown_rows: list[tuple[Any, ...]] = []
-    for row in rows:
-        first: Any = ui.Cell(row[0], request.site_link(row[0])) if name == "site" else row[0]
-        sums = use_cells(row[1:])
-        last = (str(last_days.get(row[0], "")) or None,) if name == "site" else ()
-        shown_rows.append((first, *(sums[column.name] for column in columns), *last))
-    if name == "site":
-        columns = (
-            *columns,
-            ui.Column(
-                "last_day", "Last read", "day", "the last stored day with an access or job there"
-            ),
-        )
-    columns = (ui.Column(f"{name}_name" if name == "site" else name, heading), *columns)
-    return ui.Table(
-        f"by_{name}",
-        columns,
-        shown_rows,
-        f"Accesses by {heading.lower()}",
-        empty="Not read in this period.",
-        bars=1,
-    )
+    columns = (ui.Column(name, heading), *stored_columns(request.snapshot, use_columns(*USUAL)))
+    table = with_remote_share(to_table(name, rows))
+    if name == "site_name":
+        last_days = dataset_ranking.last_at_sites(request.snapshot, dataset)
+        days = [last_days.get(site) for site in table[name].to_pylist()]
+        table = table.append_column("last_day", pa.array(days, pa.date32()))
+        about = "the last stored day with an access or job there"
+        columns = (*columns, ui.Column("last_day", "Last read", "day", about))
+    caption, empty = f"Accesses by {heading.lower()}", "Not read in this period."
+    return ui.Table(f"by_{name.removesuffix('_name')}", columns, table, caption, empty, bars=1)
 
 
 def _replicas(page: Page, used: DatasetUse, name: str) -> ui.Table:
@@ -232,14 +222,7 @@ def _replicas(page: Page, used: DatasetUse, name: str) -> ui.Table:
         f"FROM {table} WHERE day = ? AND dataset_name = ? ORDER BY present_bytes DESC, site_name, kind"
     )
     stored = page.optional("The replicas", lambda: request.database.query(sql, [as_of, name]).rows)
-    rows = [
-        (
-            ui.Cell(row[0], request.site_link(row[0])),
-            *row[1:],
-            *read_at.get(row[0], (0, 0))[:of_site],
-        )
-        for row in stored or ()
-    ]
+    rows = [(*row, *read_at.get(row[0], (0, 0))[:of_site]) for row in stored or ()]
     caption = f"Replicas as of {as_of}, and the accesses at the same site"
     return ui.Table("replicas", columns, rows, caption, empty=empty, bars=2)
 

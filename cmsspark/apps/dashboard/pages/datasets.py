@@ -4,35 +4,24 @@ conditions, order and page.
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from cmsspark.apps.dashboard import dataset_ranking
-from cmsspark.apps.dashboard.dataset_ranking import last_access, to_integers
-from cmsspark.apps.dashboard.downloads import to_arrow
+from cmsspark.apps.dashboard.dataset_ranking import users_of_datasets
 from cmsspark.apps.dashboard.page import Page
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.rollup_query import sums_of_datasets
-from cmsspark.apps.dashboard.segment import derive_part
+from cmsspark.apps.dashboard.rollup_query import sum_table
+from cmsspark.apps.dashboard.segment import part_sql
 from cmsspark.apps.dashboard.selection import Selection
-from cmsspark.apps.dashboard.snapshot import Snapshot, to_day
+from cmsspark.apps.dashboard.snapshot import Snapshot
 from cmsspark.apps.dashboard.use import is_counted, use_columns
-from cmsspark.apps.dashboard.widgets import (
-    Cell,
-    Column,
-    Content,
-    Table,
-    loader,
-    shown,
-)
+from cmsspark.apps.dashboard.widgets import ArrowRows, Column, Content, Table, shown
 from cmsspark.base.errors import UsageError
 from cmsspark.sources.registry import ACCESS_STREAMS, STREAMS_OF_JOBS
 from cmsspark.store.stored_columns import REPLICA_TABLES
@@ -62,7 +51,6 @@ _SHOWN: Final = (
     *("dataset_bytes", "disk_bytes", "tape_bytes"),
 )
 _BY_NAME: Final = {column.name: column for column in COLUMNS}
-_COMPARISONS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _CONDITION: Final = re.compile(r"\s*(\w+)\s*(<=|>=|!=|<|>|=|~)\s*(.*?)\s*")
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*([kMGTPE]?)B?")
 _PREFIXES: Final = {
@@ -85,8 +73,24 @@ _HELP: Final = (
     "Conditions, with commas between them: nacc<10, disk_bytes>5TB, last_day<2025-06-01, data_tier=NANOAOD|MINIAOD, "
     "dataset_name~Run2018, events=none. Values of one condition are separated by |; none is a value that is not known."
 )
-#: A row: column → value.
-Row = Mapping[str, Any]
+#: Facts of a dataset, as the newest stored day has them: tables, of which one has it, and
+#: the query.
+_FACTS: Final[Mapping[tuple[str, ...], str]] = {
+    (
+        "dbs_events",
+    ): "SELECT dataset_name, dataset_bytes, events, access_type FROM {} WHERE day = ?",
+    REPLICA_TABLES: (
+        "SELECT dataset_name, sum(present_bytes) FILTER (kind = 'disk') AS disk_bytes, "
+        "count(DISTINCT site_name) FILTER (kind = 'disk' AND present_bytes > 0) AS disk_sites, "
+        "sum(present_bytes) FILTER (kind = 'tape') AS tape_bytes FROM {} WHERE day = ? GROUP BY 1"
+    ),
+    ("dataset_rses",): (
+        "SELECT dataset_name, sum(locked_bytes)::BIGINT AS locked_bytes, "
+        "sum(rule_count)::BIGINT AS rule_count, "
+        "sum(deletable_bytes)::BIGINT AS deletable_bytes, "
+        "sum(only_copy_bytes)::BIGINT AS only_copy_bytes FROM {} WHERE day = ? GROUP BY 1"
+    ),
+}
 
 
 def view(request: PageRequest) -> Content:
@@ -103,17 +107,24 @@ def view(request: PageRequest) -> Content:
     page.many("columns", "Columns", choices, [name for name in names if name in choices])
     text = page.text("where", "Conditions", "search", wide=True)
     page.notes += request.use_notes(chosen)
-    tests = [parse_condition(part) for part in text.split(",") if part.strip()]
-    rows = _rows(page, chosen)
-    # Counting the users of all datasets takes a second: only where they decide what is shown.
-    needed = f"{text} {request.parameters.get('sort', '')}"
-    if "distinct_users" in needed or (
-        request.parameters.get("download") and "distinct_users" in names
-    ):
-        rows = _with_users(request, chosen, rows)
-    for test in tests:
-        rows = [row for row in rows if test(row)]
-    table = _table(request, chosen, rows, [_BY_NAME[name] for name in names])
+    conditions = [parse_condition(part) for part in text.split(",") if part.strip()]
+    rows, widen = _rows(page, chosen), partial(_widen, request.snapshot, chosen)
+    if "distinct_users" in text:
+        # Counting those of all datasets takes long.
+        rows = widen(rows, ["dataset", "place", *_BY_NAME])
+    if conditions:
+        where = " AND ".join(sql for sql, _ in conditions)
+        values = [value for _, own_values in conditions for value in own_values]
+        sql = f"SELECT * FROM rows WHERE {where} ORDER BY place"
+        rows = request.snapshot.arrow(sql, values, {"rows": rows})
+    table = Table(
+        "datasets",
+        [_BY_NAME[name] for name in names],
+        ArrowRows(rows, widen),
+        "Datasets that are used, in DBS or at a site",
+        "No dataset meets these conditions.",
+        limit=_PAGE,
+    )
     page.section("All datasets", table, about=_HELP)
     about = "use of the period beside size, replicas and last access."
     return page.content("Datasets", f"{chosen.first} to {chosen.last}: {about}")
@@ -133,97 +144,81 @@ def _chosen_columns(request: PageRequest) -> list[str]:
     return [name for name in _BY_NAME if name == "dataset_name" or name in (names or _SHOWN)]
 
 
-def _rows(page: Page, chosen: Selection) -> list[Row]:
-    """Return all datasets that are used, in DBS or at a site, the most used first."""
+def _rows(page: Page, chosen: Selection) -> pa.Table:
+    """Return all datasets that are used, in DBS or at a site, the most used first, with
+    their ``place``, and their number, ``dataset``, if they are used in the selection.
+    """
     snapshot = page.request.snapshot
-    # Not kept, as the rows of each selection take 15 MB; their sums are.
-    uses = _uses(page.request, chosen)
-    facts = _facts(page)
-    tiers, campaigns = chosen.values("data_tier"), chosen.values("campaign")
-    rows = [{**use, **facts[name]} if name in facts else use for name, use in uses.items()]
-    is_filtered = bool(chosen.values("stream") or chosen.values("site_tier"))
-    # Where accesses were counted, a dataset that no record has was read 0 times, by nobody.
-    zeros = _zeros(snapshot, chosen)
-    unused = zeros | ({"distinct_users": 0} if "nacc" in zeros else {})
-    for name in (name for name in facts if name not in uses) if not is_filtered else ():
-        parts = {column: derive_part(column, name) for column in ("data_tier", "campaign")}
-        if (not tiers or parts["data_tier"] in tiers) and (
-            not campaigns or parts["campaign"] in campaigns
-        ):
-            last = last_access(snapshot, name)
-            rows.append({"dataset_name": name, **parts, **unused, "last_day": last, **facts[name]})
+    tables = {
+        f"facts_{number}": page.optional(names[0], partial(_newest, page, names, sql))
+        for number, (names, sql) in enumerate(_FACTS.items())
+    }
+    facts = {name: table for name, table in tables.items() if table is not None}
+    streams = {"nacc": ACCESS_STREAMS, "job_count": STREAMS_OF_JOBS}
+    # Where accesses were counted, a dataset that no record has was read 0 times.
+    known = [name for name, names in streams.items() if is_counted(snapshot, chosen, names)]
+    zeros = [f"coalesce({name}, 0) AS {name}" for name in known]
+    # Use of a stream or site tier has no dataset that is not used.
+    join = "LEFT" if chosen.values("stream") or chosen.values("site_tier") else "FULL"
+    joins = "".join(f" {join} JOIN {name} USING (dataset_name)" for name in facts)
+    condition, parameters = chosen.only("data_tier", "campaign").where(
+        {name: f"{part_sql(name)} IN ({{}})" for name in ("data_tier", "campaign")}, days_too=False
+    )
+    parts = ", ".join(f"{part_sql(name)} AS {name}" for name in ("data_tier", "campaign"))
+    rows = snapshot.arrow(
+        f"""
+        WITH used AS (SELECT dataset_name, uses.* FROM uses JOIN datasets USING (dataset)
+          WHERE nacc IS NOT NULL OR job_count IS NOT NULL),
+        rows AS (SELECT *, {parts}
+          FROM used{joins} LEFT JOIN (SELECT dataset_name, last_day FROM datasets)
+          USING (dataset_name) WHERE dataset_name IS NOT NULL AND {condition})
+        SELECT * {f"REPLACE ({', '.join(zeros)})" if zeros else ""},
+          row_number() OVER (ORDER BY dataset IS NULL, nacc DESC NULLS LAST,
+            job_count DESC NULLS LAST, dataset_name) AS place
+        FROM rows ORDER BY place
+        """,
+        parameters,
+        {"uses": sum_table(snapshot, chosen, "dataset", _SUMS), **facts},
+    )
+    for column in COLUMNS:
+        if column.name not in (*rows.column_names, "distinct_users"):
+            kind = pa.string() if column.kind == "text" else pa.int64()
+            rows = rows.append_column(column.name, pa.nulls(rows.num_rows, kind))
     return rows
 
 
-def _zeros(snapshot: Snapshot, chosen: Selection) -> dict[str, int]:
-    """Return 0 for the counts, of accesses and of jobs, of which the period has a
-    stored day that counted them.
-    """
-    streams = {"nacc": ACCESS_STREAMS, "job_count": STREAMS_OF_JOBS}
-    return {name: 0 for name, names in streams.items() if is_counted(snapshot, chosen, names)}
-
-
-def _uses(request: PageRequest, chosen: Selection) -> dict[str, Row]:
-    """Dataset → its use in the period, the most used first."""
-    datasets = request.snapshot.datasets
-    rows = sums_of_datasets(request.snapshot, chosen, _SUMS)
-    rows = rows.append_column("code", pa.array(datasets.codes[rows["dataset"].to_numpy()]))
-    rows = rows.filter(pc.or_(rows["nacc"].is_valid(), rows["job_count"].is_valid()))
-    order = [("nacc", "descending"), ("job_count", "descending"), ("code", "ascending")]
-    rows = rows.sort_by(order)
-    codes = rows["code"].to_numpy()
-    columns = {"dataset_name": [datasets.names[code] for code in codes]}
-    columns |= {name: parts[codes].tolist() for name, parts in datasets.parts.items()}
-    last = datasets.last_days[codes].tolist()
-    days = {number: None if number < 0 else to_day(number) for number in set(last)}
-    columns["last_day"] = [days[number] for number in last]
-    columns |= {name: to_integers(rows[name]) for name in _SUMS}
-    for name, zero in _zeros(request.snapshot, chosen).items():
-        columns[name] = [zero if value is None else value for value in columns[name]]
-    cells = zip(*columns.values(), strict=True)
-    return {row[0]: dict(zip(columns, row, strict=True)) for row in cells}
-
-
-def _facts(page: Page) -> dict[str, dict[str, Any]]:
-    """Dataset → size, events and state in DBS, and its replicas, as the newest stored
-    days have them.
-    """
-    facts: dict[str, dict[str, Any]] = {}
-    queries = {
-        (
-            "dbs_events",
-        ): "SELECT dataset_name, dataset_bytes, events, access_type FROM {} WHERE day = ?",
-        REPLICA_TABLES: (
-            "SELECT dataset_name, sum(present_bytes) FILTER (kind = 'disk') AS disk_bytes, "
-            "count(DISTINCT site_name) FILTER (kind = 'disk' AND present_bytes > 0) AS disk_sites, "
-            "sum(present_bytes) FILTER (kind = 'tape') AS tape_bytes FROM {} WHERE day = ? GROUP BY 1"
-        ),
-        ("dataset_rses",): (
-            "SELECT dataset_name, sum(locked_bytes)::BIGINT AS locked_bytes, "
-            "sum(rule_count)::BIGINT AS rule_count, "
-            "sum(deletable_bytes)::BIGINT AS deletable_bytes, "
-            "sum(only_copy_bytes)::BIGINT AS only_copy_bytes FROM {} WHERE day = ? GROUP BY 1"
-        ),
-    }
-    for tables, sql in queries.items():
-        for row in page.optional(tables[0], partial(_newest, page, tables, sql)) or ():
-            facts.setdefault(row.pop("dataset_name"), {}).update(row)
-    facts.pop(None, None)  # type: ignore[call-overload]
-    return facts
-
-
-def _newest(page: Page, tables: Sequence[str], sql: str) -> list[dict[str, Any]]:
+def _newest(page: Page, tables: Sequence[str], sql: str) -> pa.Table | None:
     newest = page.request.database.newest(tables)
     if newest is None:
         job = tables[0]
         page.note(f"No {_DAYS[job]} is stored. Run: run_spark {job} --date DAY")
-        return []
+        return None
     day, table = newest
-    return page.request.database.query(sql.format(table), [day]).dicts
+    return page.request.database.query(sql.format(table), [day]).table
 
 
-def parse_condition(text: str) -> Callable[[Row], bool]:
-    """Return what tests a row by a condition such as ``nacc<10``. Raises UsageError (2)."""
+def _widen(
+    snapshot: Snapshot, chosen: Selection, rows: pa.Table, names: Collection[str]
+) -> pa.Table:
+    """Return some columns of rows, also their distinct users: 0 of a dataset without any
+    use, if accesses were counted.
+    """
+    if "distinct_users" in names and "distinct_users" not in rows.column_names:
+        numbers = rows["dataset"]
+        counts = iter(users_of_datasets(snapshot, chosen, numbers.drop_null().to_numpy()))
+        nobody = 0 if is_counted(snapshot, chosen, ACCESS_STREAMS) else None
+        users = [next(counts) if is_used else nobody for is_used in numbers.is_valid().to_pylist()]
+        rows = rows.append_column("distinct_users", pa.array(users, pa.int64()))
+    return rows.select(list(names))
+
+
+def parse_condition(text: str) -> tuple[str, list[Any]]:
+    """Return a condition such as ``nacc<10`` in SQL, and its values. Raises UsageError (2).
+
+    Example:
+        >>> parse_condition("nacc<1k")
+        ('nacc < ?', [1000])
+    """
     match = _CONDITION.fullmatch(text)
     if match is None or match[1] not in _BY_NAME or not match[3]:
         raise UsageError(
@@ -231,27 +226,22 @@ def parse_condition(text: str) -> Callable[[Row], bool]:
             found=shown(text[:80]),
             next_step=f"columns: {', '.join(_BY_NAME)}",
         )
-    column, sign, values = (
-        _BY_NAME[match[1]],
-        match[2],
-        [part.strip() for part in match[3].split("|")],
-    )
-    name = column.name
+    name, sign, texts = match[1], match[2], [part.strip() for part in match[3].split("|")]
     if sign == "~":
-        words = [value.lower() for value in values]
-        return lambda row: any(word in str(row.get(name) or "").lower() for word in words)
-    limits = [_value(column, value) for value in values]
+        contained = f"contains(lower(coalesce({name}::VARCHAR, '')), lower(?))"
+        return f"({' OR '.join([contained] * len(texts))})", texts
+    values = [_value(_BY_NAME[name], value) for value in texts]
     if sign in ("=", "!="):
         # A name without such a part has an empty text.
-        return lambda row: (
-            ((None if row.get(name) == "" else row.get(name)) in limits) == (sign == "=")
-        )
-    limit = limits[0]
-    if limit is None or len(limits) > 1:
+        column = f"nullif({name}, '')" if _BY_NAME[name].kind == "text" else name
+        known = [value for value in values if value is not None]
+        tests = [f"coalesce({column} IN ({', '.join('?' * len(known))}), false)"] if known else []
+        tests += [f"{column} IS NULL"] if None in values else []
+        return f"({' OR '.join(tests)}) = {str(sign == '=').lower()}", known
+    if values[0] is None or len(values) > 1:
         raise UsageError(f"{sign} takes one value", found=shown(text[:80]))
-    compare = _COMPARISONS[sign]
     # What is not known is neither below nor above anything.
-    return lambda row: row.get(name) is not None and compare(row[name], limit)
+    return f"{name} {sign} ?", values
 
 
 def _value(column: Column, text: str) -> Any:
@@ -270,53 +260,9 @@ def _value(column: Column, text: str) -> Any:
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise UsageError(f"{column.name} is a number, such as 10 or 2.5TB", found=shown(text[:80]))
-    number = float(match[1]) * _PREFIXES[match[2]]
-    return number * 3_600_000 if column.kind == "ms" else number
-
-
-def _with_users(request: PageRequest, chosen: Selection, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with their distinct users; None of a dataset without any use in
-    the selection.
-    """
-    used = [row["dataset_name"] for row in rows if "nacc" in row and "distinct_users" not in row]
-    positions = request.snapshot.datasets.positions
-    codes = np.array([positions[name] for name in used], np.int64)
-    counts = dataset_ranking.users_of_datasets(request.snapshot, chosen, codes)
-    users = dict(zip(used, counts, strict=True))
-    return [{"distinct_users": users.get(row["dataset_name"]), **row} for row in rows]
-
-
-def _table(
-    request: PageRequest, chosen: Selection, rows: Sequence[Row], columns: Sequence[Column]
-) -> Table:
-    def cells(part: Sequence[Row]) -> list[tuple[Any, ...]]:
-        if any(column.name == "distinct_users" for column in columns):
-            part = _with_users(request, chosen, part)
-        return [
-            (
-                Cell(row["dataset_name"], request.dataset_link(row["dataset_name"])),
-                *(row.get(column.name) for column in columns[1:]),
-            )
-            for row in part
-        ]
-
-    def download() -> pa.Table:
-        every = [tuple(row.get(column.name) for column in columns) for row in rows]
-        return to_arrow(Table("datasets", columns, every, ""))
-
-    caption = "Datasets that are used, in DBS or at a site"
-    empty = "No dataset meets these conditions."
-    return Table(
-        "datasets",
-        columns,
-        (),
-        caption,
-        download,
-        len(rows),
-        empty,
-        limit=_PAGE,
-        load=loader(rows, cells, lambda name: [row.get(name) for row in rows]),
-    )
+    factor = _PREFIXES[match[2]] * (3_600_000 if column.kind == "ms" else 1)
+    number = Decimal(match[1]) * factor
+    return int(number) if number == int(number) else float(number)
 
 
 PAGE = PageDefinition(

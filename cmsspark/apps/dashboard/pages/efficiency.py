@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.page import Page, pivoted, query_table
+from cmsspark.apps.dashboard.page import Page, table_chart
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.selection import day_parameter, text_parameter
 from cmsspark.base import dates, efficiency
@@ -62,11 +62,8 @@ def view(request: PageRequest) -> ui.Content:
     """Return the page of a period; with a workflow in the address its sites."""
     days, page = request.database.days("job_efficiency"), Page(request)
     first, last = choose_period(page, days)
-    sql = "SELECT DISTINCT {} FROM job_efficiency WHERE day BETWEEN ? AND ? ORDER BY 1"
     chosen = {
-        name: page.choose(
-            name, label, request.values(sql.format(name), [first, last]), every="all"
-        )
+        name: choose_stored(page, name, label, "job_efficiency", first, last)
         for name, label in _CONDITIONS.items()
     }
     text = page.text("q", "Workflow contains")
@@ -86,14 +83,17 @@ def view(request: PageRequest) -> ui.Content:
             title, command = f"Sites of {ui.shown(workflow)}", ""
         ranking = costs.RANKINGS[f"{key}s"]
         result = costs.rank(request.database, ranking, first, last, condition, filters)
-        table = query_table(
+        table = ui.Table(
             f"{key}s",
             (ui.Column(key, _KEYS[key], "dataset" if key == "workflow" else "text"), *_COLUMNS),
-            result,
+            result.table,
             f"{_KEYS[key]}s, the largest waste first",
             limit=_SHOWN,
             bars=1,
-            link=(lambda name: request.link_here(workflow=name)) if key == "workflow" else None,
+            links={
+                "workflow": lambda row: request.link_here(workflow=row["workflow"]),
+                "site": lambda row: request.site_link(row["site"]),
+            },
         )
         page.section(title, table, command=command)
     months = _benchmark(request, condition, filters)
@@ -149,6 +149,16 @@ def choose_period(page: Page, days: list[date]) -> tuple[date, date]:
     return first, last
 
 
+def choose_stored(page: Page, column: str, label: str, table: str, first: date, last: date) -> str:
+    """Take a value that a column has in the period, or one that it has on other days."""
+    sql = f"SELECT DISTINCT {column} FROM {table} WHERE"
+    values = page.request.values(f"{sql} day BETWEEN ? AND ? ORDER BY 1", [first, last])
+    value = text_parameter(page.parameters, column)
+    if value and value not in values:
+        values = [*values, *page.request.values(f"{sql} {column} = ?", [value])]
+    return page.choose(column, label, values, every="all")
+
+
 def choose_rows(chosen: dict[str, str], column: str, text: str) -> tuple[str, list[Any]]:
     """Return the SQL condition, with its values, of rows with the chosen values, an empty
     one of which is any, and all words of ``text`` in a column.
@@ -191,37 +201,26 @@ def _by_day(
         "SELECT day, outcome, sum(core_ms) / 3600000 AS core_hours FROM job_efficiency"
         f" WHERE {where} GROUP BY ALL ORDER BY ALL"
     )
-    result = request.database.query(query, parameters)
-    # Days without a job have a place, too.
-    days = between(first, last).days
-    hours = pivoted(result.rows, days)
-    outcomes = [name for name in ("ok", "outlier", "failed", "removed") if name in hours]
     columns = (
         ui.Column("day", "Day", "day"),
         ui.Column("outcome", "Outcome"),
         ui.Column("core_hours", "Core hours", "count"),
     )
-    return ui.Chart(
-        "outcomes",
-        "Core hours by outcome",
-        "columns",
-        [day.isoformat() for day in days],
-        {name: hours[name] for name in outcomes},
-        y_title="Core hours",
-        table=query_table("outcomes", columns, result, "Core hours by day and outcome"),
-    )
+    caption = "Core hours by day and outcome"
+    table = request.table("outcomes", columns, query, parameters, caption)
+    # Days without a job have a place, too.
+    days = between(first, last).days
+    order = ("ok", "outlier", "failed", "removed")
+    return table_chart(table, "day", "outcome", "core_hours", steps=days, order=order)
 
 
 def _benchmark(request: PageRequest, condition: str, values: list[Any]) -> ui.Chart:
     """Return the CPU hours of each month by tier, in units of the machines' benchmark."""
-    result = request.database.query(
+    query = (
         "SELECT strftime(day, '%Y-%m') AS month, tier, sum(hs06_cpu_ms) / 3600000 AS hs23_hours,"
         " sum(hs06_job_count) AS jobs, sum(job_count) AS all_jobs FROM job_efficiency"
-        f" WHERE {condition} GROUP BY ALL ORDER BY ALL",
-        values,
+        f" WHERE {condition} GROUP BY ALL ORDER BY ALL"
     )
-    months = sorted({row[0] for row in result.rows})
-    hours = pivoted((row[:3] for row in result.rows), months)
     columns = (
         ui.Column("month", "Month"),
         ui.Column("tier", "Tier"),
@@ -229,17 +228,8 @@ def _benchmark(request: PageRequest, condition: str, values: list[Any]) -> ui.Ch
         ui.Column("jobs", "Jobs", "count", "whose machine names a benchmark"),
         ui.Column("all_jobs", "Of jobs", "count"),
     )
-    return ui.Chart(
-        "hs23",
-        "HS23 hours by month",
-        "columns",
-        months,
-        {tier: hours[tier] for tier in sorted(hours)},
-        "",
-        "Month",
-        "HS23 hours",
-        table=query_table("hs23", columns, result, "CPU in HS23 by month and tier"),
-    )
+    table = request.table("hs23", columns, query, values, "CPU in HS23 by month and tier")
+    return table_chart(table, "month", "tier", "hs23_hours")
 
 
 def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> ui.Table:
@@ -248,7 +238,6 @@ def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> ui.Tab
         f" {efficiency.ratio_sql(efficiency.CPU)} AS efficiency FROM job_efficiency WHERE {where}"
         " AND outcome = 'outlier' GROUP BY ALL ORDER BY jobs DESC, 1, 2"
     )
-    result = request.database.query(query, parameters)
     columns = (
         ui.Column("workflow", "Workflow", "dataset"),
         ui.Column("site", "Site"),
@@ -257,7 +246,7 @@ def _outliers(request: PageRequest, where: str, parameters: list[Any]) -> ui.Tab
         ui.Column("efficiency", "CPU efficiency", "share"),
     )
     caption = "Outliers, most jobs first"
-    return query_table("outliers", columns, result, caption, limit=_SHOWN)
+    return request.table("outliers", columns, query, parameters, caption, limit=_SHOWN)
 
 
 PAGE = PageDefinition(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from calendar import monthrange
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.page import Page, pivoted, query_table
+from cmsspark.apps.dashboard.page import Page, table_chart
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 
-_HOURS: Final = tuple(f"{hour:02}" for hour in range(24))
 #: A series of what is at no HPC site is not shown; a name is the HPC's, or all other
 #: sites of the store.
 _ALL: Final = "hpc IS NOT NULL"
@@ -89,59 +89,41 @@ def _figures(
 def _cores(
     request: PageRequest, day: Any, where: str, values: list[Any], windows: Mapping[int, int]
 ) -> ui.Chart:
-    result = request.database.query(
+    query = (
         "SELECT hpc, hour, sum(core_windows_milli) / 5000 AS cores,"
         " sum(core_windows_milli) / 1000 / max(window_count) AS cores_of_windows, max(window_count) AS window_count"
-        f" FROM running_cores WHERE {where} AND day = ? GROUP BY ALL ORDER BY ALL",
-        [*values, day],
+        f" FROM running_cores WHERE {where} AND day = ? GROUP BY ALL ORDER BY ALL"
     )
-    cores = pivoted(((row[1], *row[0:3:2]) for row in result.rows), range(24))
-    # In an hour with records of other jobs an HPC without a row ran none.
-    series = {
-        name: [
-            0 if value is None and windows.get(hour) else value
-            for hour, value in enumerate(cores[name])
-        ]
-        for name in sorted(cores)
-    }
+    about = "of the windows with any record"
     columns = (
         ui.Column("hpc", "HPC"),
         ui.Column("hour", "Hour (UTC)", "count"),
         ui.Column("cores", "Cores", "count", "of the whole hour"),
-        ui.Column(
-            "cores_of_windows",
-            "Cores where records were written",
-            "count",
-            "of the windows with any record",
-        ),
+        ui.Column("cores_of_windows", "Cores where records were written", "count", about),
         ui.Column(
             "window_count", "Windows of 5", "count", "of 12 minutes, with a record of any job"
         ),
     )
-    table = query_table("hpc_cores", columns, result, f"Cores by HPC and hour on {day}")
-    return ui.Chart(
-        "hpc_cores",
-        "Cores that ran",
-        "columns",
-        _HOURS,
-        series,
-        "",
-        "Hour (UTC)",
-        "Cores",
-        table=table,
-    )
+    caption = f"Cores by HPC and hour on {day}"
+    table = request.table("hpc_cores", columns, query, [*values, day], caption)
+    chart = table_chart(table, "hour", "hpc", "cores", steps=range(24))
+    # In an hour with records of other jobs an HPC without a row ran none.
+    series = {
+        name: [
+            0 if value is None and windows.get(hour) else value for hour, value in enumerate(cores)
+        ]
+        for name, cores in chart.series.items()
+    }
+    return replace(chart, series=series)
 
 
 def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
-    result = request.database.query(
+    query = (
         "SELECT strftime(day, '%Y-%m') AS month, hpc, site, sum(core_ms) / 3600000 AS core_hours,"
         " sum(job_count) AS jobs, (SELECT count(DISTINCT stored.day) FROM core_hours stored"
         " WHERE strftime(stored.day, '%Y-%m') = month) AS day_count"
-        f" FROM core_hours WHERE {where} GROUP BY month, hpc, site ORDER BY ALL",
-        values,
+        f" FROM core_hours WHERE {where} GROUP BY month, hpc, site ORDER BY ALL"
     )
-    months = sorted({row[0] for row in result.rows})
-    series = pivoted(((row[0], row[1], row[3]) for row in result.rows), months)
     columns = (
         ui.Column("month", "Month"),
         ui.Column("hpc", "HPC"),
@@ -150,18 +132,9 @@ def _months(request: PageRequest, where: str, values: list[Any]) -> ui.Chart:
         ui.Column("jobs", "Jobs", "count", "that ended, also removed ones"),
         ui.Column("day_count", "Days stored", "count", "of the month"),
     )
-    table = query_table("hpc_months", columns, result, "Core hours by month, HPC and site")
-    return ui.Chart(
-        "hpc_months",
-        "Core hours",
-        "columns",
-        months,
-        series,
-        "",
-        "Month",
-        "Core hours",
-        table=table,
-    )
+    caption = "Core hours by month, HPC and site"
+    table = request.table("hpc_months", columns, query, values, caption)
+    return table_chart(table, "month", "hpc", "core_hours")
 
 
 PAGE = PageDefinition(

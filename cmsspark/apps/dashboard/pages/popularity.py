@@ -4,15 +4,19 @@ concentrated use is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cmsspark.apps.dashboard import dataset_ranking, site_use, use
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.dataset_ranking import (
-    DatasetRanking,
-    to_integers,
+    concentration,
+    rank_datasets,
+    sum_datasets,
     users_of_datasets,
 )
 from cmsspark.apps.dashboard.page import (
@@ -22,11 +26,15 @@ from cmsspark.apps.dashboard.page import (
     make_chart,
 )
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
+from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import FILTERS, Selection, text_parameter
-from cmsspark.apps.dashboard.use import MEASURES, OF_JOBS, stored_columns, use_columns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from cmsspark.apps.dashboard.tables import ratios
+from cmsspark.apps.dashboard.use import (
+    MEASURES,
+    stored_columns,
+    use_columns,
+    with_remote_share,
+)
 
 _COLUMNS: Final = (
     ui.Column("dataset_name", "Dataset"),
@@ -77,8 +85,8 @@ def view(request: PageRequest) -> ui.Content:
         mode = "line"
         page.controls[-1] = replace(page.controls[-1], value=mode)
     about = f"{chosen.first} to {chosen.last}: which datasets are used, and how much."
-    ranking = dataset_ranking.datasets(request.snapshot, replace(chosen, measure=measure))
-    if not len(ranking) and not request.parameters.get("download"):
+    ranking = rank_datasets(request.snapshot, replace(chosen, measure=measure))
+    if not ranking.num_rows and not request.parameters.get("download"):
         nothing = ui.Note(
             "Nothing was read in this period with these filters. Choose another period or fewer filters."
         )
@@ -99,7 +107,7 @@ def view(request: PageRequest) -> ui.Content:
     page.section("Most used datasets", search_field, top, about=about_top)
     page.section("Unusual days", _unusual(request, chosen))
     if measure != "users":
-        page.section("How concentrated use is", _concentration(ranking, measure))
+        page.section("How concentrated use is", _concentration(ranking["measured"], measure))
     return page.content("Popularity", about)
 
 
@@ -119,14 +127,7 @@ def _unusual(request: PageRequest, chosen: Selection) -> ui.Table | None:
         ui.Column("site_count", "Its number", "count"),
         ui.Column("site_usual", "Usual there", "count"),
     )
-    cells = [
-        (
-            *(str(row[0]), row[1], row[2], _rounded(row[3])),
-            *(row[4] and ui.Cell(ui.shown(row[4]), request.site_link(row[4])), row[5]),
-            _rounded(row[6]),
-        )
-        for row in rows
-    ]
+    cells = [(*row[:3], _rounded(row[3]), *row[4:6], _rounded(row[6])) for row in rows]
     caption = "Less than half or more than twice the usual number, the largest difference first"
     return ui.Table("unusual", columns, cells, caption, limit=_UNUSUAL)
 
@@ -135,13 +136,13 @@ def _rounded(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def _figures(request: PageRequest, chosen: Selection, ranking: DatasetRanking) -> ui.Figures:
+def _figures(request: PageRequest, chosen: Selection, ranking: pa.Table) -> ui.Figures:
     sums = use.totals(request.snapshot, chosen)
     users = sums["users"]
     figures = [
         ui.count_figure("Accesses", sums["nacc"]),
         ui.count_figure("Distinct users", users, _people(chosen, users)),
-        ui.count_figure("Datasets", ranking.used),
+        ui.count_figure("Datasets", ranking.num_rows - ranking["counted"].null_count),
         *cost_figures(request.snapshot, sums),
     ]
     return ui.Figures(figures)
@@ -154,83 +155,48 @@ def _people(chosen: Selection, users: int | None) -> str:
 
 
 def _top(
-    request: PageRequest, chosen: Selection, ranking: DatasetRanking, measure: str, text: str
+    request: PageRequest, chosen: Selection, ranking: pa.Table, measure: str, text: str
 ) -> ui.Table:
-    positions = use.matching(ranking.names(), text) if text.strip() else list(range(len(ranking)))
-    columns = stored_columns(request.snapshot, _COLUMNS)
+    snapshot = request.snapshot
+    total = pc.sum(ranking["counted"])
+    columns = stored_columns(snapshot, _COLUMNS)
 
-    def make_rows(part: Sequence[int]) -> list[tuple[Any, ...]]:
-        cells = _cells(request, chosen, ranking, part, [column.name for column in columns[1:]])
-        names = [ui.Cell(name, request.dataset_link(name)) for name in ranking.names(part)]
-        return list(zip(names, *cells, strict=True))
+    def widen(rows: pa.Table, names: Collection[str]) -> pa.Table:
+        numbers = rows["dataset"].to_numpy()
+        added: dict[str, Any] = {"share": ratios(rows["counted"], total)}
+        if "distinct_users" in names:
+            users = users_of_datasets(snapshot, chosen, numbers)
+            added["distinct_users"] = pa.array(users, pa.int64())
+        if not {*names} <= {*added, "dataset_name"}:
+            sums = with_remote_share(sum_datasets(snapshot, chosen, numbers, SUMS))
+            added |= dict(zip(sums.column_names, sums.columns, strict=True))
+        return pa.table({"dataset_name": snapshot.dataset_names.take(rows["dataset"]), **added})
 
-    def values(column: str) -> Sequence[Any]:
-        if column == "dataset_name":
-            return ranking.names(positions)
-        return _cells(request, chosen, ranking, positions, [column])[0]
-
+    if text.strip():
+        names = snapshot.named(ranking)["dataset_name"].to_pylist()
+        ranking = ranking.take(pa.array(use.matching(names, text), pa.int64()))
     return ui.Table(
         "datasets",
         columns,
-        (),
+        ui.ArrowRows(ranking, widen),
         "Datasets with their use in the chosen period",
-        lambda: _download(request, chosen, ranking, positions),
-        len(positions),
         f"No dataset of this selection has {ui.shown(text)!r} in its name.",
         bars=[column.name for column in columns].index(
             {"users": "distinct_users"}.get(measure, measure)
         ),
         limit=_PAGE,
-        load=ui.loader(positions, make_rows, values),
     )
 
 
-def _cells(
-    request: PageRequest,
-    chosen: Selection,
-    ranking: DatasetRanking,
-    positions: Sequence[int],
-    columns: Sequence[str],
-) -> list[Sequence[Any]]:
-    """Return the values of columns for the datasets at some positions."""
-    sums: dict[str, list[Any]]
-    sums = {name: to_integers(values) for name, values in _sums(ranking, positions).items()}
-    counted = "job_count" if chosen.is_of_jobs or ranking.chosen.measure in OF_JOBS else "nacc"
-    sums["remote_share"] = list(map(ui.ratio, sums["remote_nacc"], sums["remote_known_nacc"]))
-    sums["share"] = [ui.ratio(count, ranking.total) for count in sums[counted]]
-    if "distinct_users" in columns:
-        codes = ranking.codes[positions]
-        sums["distinct_users"] = users_of_datasets(request.snapshot, chosen, codes)
-    return [sums[name] for name in columns]
-
-
-def _sums(ranking: DatasetRanking, positions: Sequence[int]) -> dict[str, Any]:
-    sums = ranking.sums(positions)
-    return dict(zip(sums.column_names, sums.columns, strict=True))
-
-
-def _download(
-    request: PageRequest, chosen: Selection, ranking: DatasetRanking, positions: list[int]
-) -> pa.Table:
-    import pyarrow as pa
-
-    users = users_of_datasets(request.snapshot, chosen, ranking.codes[positions])
-    columns: dict[str, Any] = {
-        "dataset_name": pa.array(ranking.names(positions), pa.string()),
-        "distinct_users": pa.array(users, pa.int64()),
-    }
-    return pa.table(columns | _sums(ranking, positions))
-
-
-def _concentration(ranking: DatasetRanking, measure: str) -> ui.Table | ui.Chart:
-    rows = dataset_ranking.concentration(ranking)
+def _concentration(measured: pa.ChunkedArray, measure: str) -> ui.Table | ui.Chart:
+    rows = concentration(measured)
     label, unit, _ = MEASURES[measure]
-    kind = {"B": "bytes", "h": "ms"}.get(unit, "count")
+    kind: ui.Kind = "bytes" if unit == "B" else "ms" if unit == "h" else "count"
     table = ui.Table(
         "concentration",
         (
             ui.Column("datasets", "Largest datasets", "count"),
-            ui.Column(measure, label, kind),  # type: ignore[arg-type]
+            ui.Column(measure, label, kind),
             ui.Column("share", "Share of all", "share"),
         ),
         rows,

@@ -190,8 +190,7 @@ def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[u
         is_told = cell.needs_a_line or cell.word == "running"
         if (job in jobs and is_told) or cell.refused:
             about = _reason(index, day, job)
-            link = ui.Cell(day.isoformat(), request.link_here(job=job, day=day))
-            rows.append((link, cell.word, job, ui.shown(about), cell.refused or None))
+            rows.append((day, cell.word, job, ui.shown(about), cell.refused or None))
     columns = (
         ui.Column("day", "Day", "day"),
         ui.Column("state", "State"),
@@ -199,7 +198,9 @@ def _attention(request: PageRequest, index: RunIndex, jobs: list[str]) -> list[u
         ui.Column("about", "Why"),
         ui.Column("refused", "Refused documents", "count"),
     )
-    table = ui.Table("attention", columns, rows, "Days that are not complete", limit=_SHOWN)
+    links = {"day": lambda row: request.link_here(job=row["job"], day=row["day"])}
+    caption = "Days that are not complete"
+    table = ui.Table("attention", columns, rows, caption, limit=_SHOWN, links=links)
     return [ui.Section("What needs a look", [table])] if rows else []
 
 
@@ -228,18 +229,10 @@ def _of_day(request: PageRequest, index: RunIndex, day: date) -> ui.Content:
     """Return all jobs of one day."""
     rows = []
     for job in index.jobs:
-        cell, run = index.cells[day, job], index.current.get((day, job))
-        about = _reason(index, day, job)
-        link = ui.Cell(job, request.link_here(job=job, day=day)) if cell.word != "-" else job
-        rows.append(
-            (
-                link,
-                cell.word,
-                ui.shown(about),
-                None if run is None else run.rows,
-                None if run is None else run.run,
-            )
-        )
+        run = index.current.get((day, job))
+        numbers = (None, None) if run is None else (run.rows, run.run)
+        about = ui.shown(_reason(index, day, job))
+        rows.append((job, index.cells[day, job].word, about, *numbers))
     columns = (
         ui.Column("job", "Job"),
         ui.Column("state", "State"),
@@ -247,7 +240,13 @@ def _of_day(request: PageRequest, index: RunIndex, day: date) -> ui.Content:
         ui.Column("rows", "Rows", "count"),
         ui.Column("run", "Current run"),
     )
-    sections = [ui.Section("Jobs", [ui.Table("jobs", columns, rows, f"The jobs of {day}")])]
+    links = {
+        "job": lambda row: (
+            "" if row["state"] == "-" else request.link_here(job=row["job"], day=day)
+        )
+    }
+    table = ui.Table("jobs", columns, rows, f"The jobs of {day}", links=links)
+    sections = [ui.Section("Jobs", [table])]
     notes = [ui.Note(ui.shown(text), "warn") for text in index.notes]
     return ui.Content(
         f"Runs of {day}", sections, "One day", _back(request), notes, "Back to the calendar"
@@ -274,6 +273,11 @@ def _run_view(request: PageRequest, index: RunIndex, job: str, day: date) -> ui.
         ui.Column("error", "Error"),
     )
     rows = [_run_row(request, run, current) for run in runs]
+    address, stored = (
+        f"{request.prefix}/runs/{job}/{day}",
+        {run.run: run.stored_run for run in runs},
+    )
+    links = {"report": lambda row: f"{address}/{stored[row['run']]}/report"}
     if text := _skipped(index.cells[day, job]):
         index.notes.append(f"{job} of {day} is {text}")
     sections = [
@@ -285,7 +289,8 @@ def _run_view(request: PageRequest, index: RunIndex, job: str, day: date) -> ui.
                     columns,
                     rows,
                     f"Runs of {job} for {day}",
-                    empty="There is no run of this day.",
+                    "There is no run of this day.",
+                    links=links,
                 )
             ],
         )
@@ -309,13 +314,12 @@ def _run_row(request: PageRequest, run: Run, current: Run | None) -> tuple[Any, 
         if stored
         else None
     )
-    href = f"{request.prefix}/runs/{run.job}/{run.day}/{stored}/report"
     state = run.state.value + (
         " (current)" if current is not None and current.stored_run == stored else ""
     )
     state += ", partial" if run.is_partial else ""
     seconds = None if run.seconds is None else round(run.seconds)
-    report = ui.Cell("open", href) if page else None
+    report = "open" if page else None
     error = run_index.without_paths(run.failure)
     return (run.run, state, run.began_ms, seconds, run.rows, report, error)
 

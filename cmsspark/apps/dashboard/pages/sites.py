@@ -10,23 +10,23 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
+import pyarrow as pa
+
 from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.downloads import rows_to_arrow
-from cmsspark.apps.dashboard.page import Page, cost_figures, make_chart, query_table
+from cmsspark.apps.dashboard.page import Page, cost_figures, make_chart
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.rollup_query import sums
+from cmsspark.apps.dashboard.rollup_query import sum_table, sums
 from cmsspark.apps.dashboard.segment import SUMS
 from cmsspark.apps.dashboard.selection import Selection, text_parameter
 from cmsspark.apps.dashboard.use import (
     USUAL,
     stored_columns,
-    use_cells,
+    to_table,
     use_columns,
     with_remote_share,
 )
-from cmsspark.base.dates import to_second
 from cmsspark.base.names import KINDS
 from cmsspark.base.text.terminal import is_or_are, pluralize
 
@@ -67,18 +67,17 @@ def view(request: PageRequest) -> ui.Content:
 
 
 def _overview(request: PageRequest, chosen: Selection) -> ui.Table:
-    used = stored_columns(request.snapshot, use_columns(*USUAL))
-    rows = [
-        (ui.Cell(row[0], request.site_link(row[0])), *_values(used, row[1:-1]), row[-1])
-        for row in site_use.all_sites(request.snapshot, chosen)
-    ]
-    users = ui.Column(
-        "distinct_users",
-        "Users",
-        "count",
-        "distinct people of the whole period, each once at each site",
+    snapshot = request.snapshot
+    rows = with_remote_share(sum_table(snapshot, chosen, "site_name"))
+    users = site_use.count_users(snapshot, chosen)
+    counts = [users.get(name, 0) for name in rows["site_name"].to_pylist()]
+    rows = rows.append_column("distinct_users", pa.array(counts, pa.int64()))
+    about = "distinct people of the whole period, each once at each site"
+    columns = (
+        ui.Column("site_name", "Site"),
+        *stored_columns(snapshot, use_columns(*USUAL)),
+        ui.Column("distinct_users", "Users", "count", about),
     )
-    columns = (ui.Column("site_name", "Site"), *used, users)
     return ui.Table("sites", columns, rows, "Accesses by site, as the logs name it", bars=1)
 
 
@@ -94,7 +93,7 @@ def _add_site(page: Page, chosen: Selection, site: str) -> None:
     if not tiers:
         page.note(f"Nothing was read at {ui.shown(site)} in this period.")
     page.section("In total", _figures(request, chosen, site, tiers))
-    if storage := _storage(page, site, kind):
+    if storage := _storage(page, site, kind, weeks):
         title = f"What lies there unread, on {kind}"
         page.section(title, ui.Figures(storage), about=_ABOUT_AGES)
     command = ""
@@ -119,17 +118,19 @@ def _add_site(page: Page, chosen: Selection, site: str) -> None:
         page.section(f"By {heading.lower()}", table, is_half=True)
     pairs = partial(site_use.site_sections, request, chosen, site)
     page.sections += page.optional("Pairs of sites", pairs) or []
+    first, oldest = site_use.window(request.snapshot, weeks)[0], request.snapshot.days[0]
+    period = f"for {pluralize(weeks, 'week')}" if first >= oldest else f"since {oldest}"
     page.section(
-        f"Replicas there that nobody read for {pluralize(weeks, 'week')}",
+        f"Replicas there that nobody read {period}",
         *_unused(page, site, weeks, (kind, goal)),
         command=f"cmsspark ask unused --site {typed} --weeks {weeks} --kind {kind} --allow-missing",
     )
 
 
-def _storage(page: Page, site: str, kind: str) -> list[ui.Figure]:
+def _storage(page: Page, site: str, kind: str, weeks: int) -> list[ui.Figure]:
     """Return figures of what is unread by age, and of the cache that the site needs."""
     snapshot, database = page.request.snapshot, page.request.database
-    make_ages = partial(site_use.age_figures, snapshot, database, site, kind)
+    make_ages = partial(site_use.age_figures, snapshot, database, site, kind, weeks)
     ages = page.optional("The replicas", make_ages) or []
     make_cache = partial(site_use.cache_figure, database, site)
     cache = page.optional("The comparison of caches", make_cache)
@@ -140,13 +141,12 @@ def _locked_copies(request: PageRequest, site: str) -> Any:
     """Return a table of the site's storage elements on the newest day of ``dataset_rses``."""
     if (newest := request.database.newest(("dataset_rses",))) is None:
         return ui.Note("No day of what rules hold is stored: run_spark dataset_rses --date DAY")
-    result = request.database.query(
+    query = (
         "SELECT rse, sum(bytes)::BIGINT AS bytes, sum(locked_bytes)::BIGINT AS locked_bytes,"
         " sum(deletable_bytes)::BIGINT AS deletable_bytes,"
         " sum(only_copy_bytes)::BIGINT AS only_copy_bytes,"
         " count(*) FILTER (lock_state = 'none') AS free_count, count(*) AS dataset_count"
-        " FROM dataset_rses WHERE day = ? AND site_name = ? GROUP BY 1 ORDER BY 1",
-        [newest[0], site],
+        " FROM dataset_rses WHERE day = ? AND site_name = ? GROUP BY 1 ORDER BY 1"
     )
     columns = (
         ui.Column("rse", "Storage element"),
@@ -158,7 +158,7 @@ def _locked_copies(request: PageRequest, site: str) -> Any:
         ui.Column("dataset_count", "Datasets", "count"),
     )
     caption = f"Copies in datasets, as of {newest[0]}"
-    return query_table("copies", columns, result, caption)
+    return request.table("copies", columns, query, [newest[0], site], caption)
 
 
 def _people(request: PageRequest, chosen: Selection, site: str) -> ui.Fold:
@@ -213,16 +213,7 @@ def _add_costs(page: Page, chosen: Selection, site: str) -> None:
     workflows.sort(key=lambda row: -row["lost"])
     address = {"from": period[0], "to": period[1], "site": site}
     rows = [
-        (
-            "no workflow"
-            if row["workflow"] is None
-            else ui.Cell(
-                ui.shown(row["workflow"]),
-                request.link("efficiency", workflow=row["workflow"], **address),
-            ),
-            *(None if row[name] is None else round(row[name]) for name in ("lost", "core_hours")),
-            row["jobs"],
-        )
+        (row["workflow"], *map(_rounded, (row["lost"], row["core_hours"])), row["jobs"])
         for row in workflows
         if row["lost"]
     ]
@@ -233,7 +224,10 @@ def _add_costs(page: Page, chosen: Selection, site: str) -> None:
         ui.Column("jobs", "Jobs", "count"),
     )
     caption = "Workflows by core hours of failed and removed jobs"
-    table = ui.Table("failures", columns, rows, caption, bars=1, limit=5)
+    links = {
+        "workflow": lambda row: request.link("efficiency", workflow=row["workflow"], **address)
+    }
+    table = ui.Table("failures", columns, rows, caption, bars=1, limit=5, links=links)
     command = f"cmsspark ask worst workflows --site {shlex.quote(ui.shown(site))}"
     page.section(
         "What jobs cost there",
@@ -247,12 +241,11 @@ def _add_costs(page: Page, chosen: Selection, site: str) -> None:
 def _figures(
     request: PageRequest, chosen: Selection, site: str, tiers: list[tuple[Any, ...]]
 ) -> ui.Figures:
-    sums = with_remote_share(
-        {name: use.added([row[1 + n] for row in tiers]) for n, name in enumerate(SUMS)}
-    )
+    sums = {name: use.added([row[1 + n] for row in tiers]) for n, name in enumerate(SUMS)}
+    remote = ui.ratio(sums["remote_nacc"], sums["remote_known_nacc"])
     accesses = use.known_count(request.snapshot, chosen, sums["nacc"])
     users = site_use.count_users(request.snapshot, chosen).get(site, 0)
-    share = ui.NOTHING if sums["remote_share"] is None else f"{sums['remote_share']:.1%}"
+    share = ui.NOTHING if remote is None else f"{remote:.1%}"
     of_known = f"{sums['remote_nacc'] or 0:,} of {sums['remote_known_nacc'] or 0:,}"
     figures = [
         ui.count_figure("Accesses", None if chosen.is_of_jobs else accesses),
@@ -286,43 +279,21 @@ def _local_remote(request: PageRequest, chosen: Selection, site: str) -> Any:
 def _group_table(
     request: PageRequest, name: str, heading: str, rows: list[tuple[Any, ...]]
 ) -> ui.Table:
-    used = stored_columns(request.snapshot, use_columns(*USUAL))
-    cells = [(ui.shown(row[0]), *_values(used, row[1:])) for row in rows]
-    return ui.Table(
-        f"by_{name}",
-        (ui.Column(name, heading), *used),
-        cells,
-        f"Accesses by {heading.lower()}",
-        bars=1,
-    )
+    columns = (ui.Column(name, heading), *stored_columns(request.snapshot, use_columns(*USUAL)))
+    table = with_remote_share(to_table(name, rows))
+    return ui.Table(f"by_{name}", columns, table, f"Accesses by {heading.lower()}", bars=1)
 
 
 def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
-    rows = site_use.top_datasets(request.snapshot, chosen.with_values("site_name", site))
-    used = stored_columns(request.snapshot, use_columns(*USUAL))
-    columns = (ui.Column("dataset_name", "Dataset"), *used)
-
-    def cells(part: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        return [
-            (ui.Cell(row[0], request.dataset_link(row[0])), *_values(used, row[1:]))
-            for row in part
-        ]
-
-    def values(column: str) -> list[Any]:
-        number = [entry.name for entry in columns].index(column)
-        return [row[0] if number == 0 else _values(used, row[1:])[number - 1] for row in rows]
-
-    return ui.Table(
-        "datasets",
-        columns,
-        (),
-        "Datasets that are read at this site",
-        partial(rows_to_arrow, ("dataset_name", *SUMS), rows),
-        len(rows),
-        bars=1,
-        limit=_PAGE,
-        load=ui.loader(rows, cells, values),
+    snapshot = request.snapshot
+    rows = sum_table(snapshot, chosen.with_values("site_name", site), "dataset")
+    columns = (
+        ui.Column("dataset_name", "Dataset"),
+        *stored_columns(snapshot, use_columns(*USUAL)),
     )
+    caption = "Datasets that are read at this site"
+    source = ui.ArrowRows(rows, lambda part, names: with_remote_share(snapshot.named(part)))
+    return ui.Table("datasets", columns, source, caption, bars=1, limit=_PAGE)
 
 
 def _unused(page: Page, site: str, weeks: int, storage_and_goal: tuple[str, int]) -> list[Any]:
@@ -351,47 +322,20 @@ def _unused(page: Page, site: str, weeks: int, storage_and_goal: tuple[str, int]
             _win(sums, goal * 10**12),
         ]
     )
+    others = "at other or unknown sites in the same weeks"
     columns = (
         ui.Column("dataset_name", "Dataset"),
         ui.Column("present_bytes", "Bytes there", "bytes"),
         ui.Column("running_bytes", "Together", "bytes", "with all that are larger"),
-        ui.Column("newest_replica_ms", "Newest replica", "day"),
-        ui.Column(
-            "nacc_elsewhere",
-            "Accesses elsewhere",
-            "count",
-            "accesses at other or unknown sites in the same weeks",
-        ),
-        ui.Column(
-            "jobs_elsewhere",
-            "Jobs elsewhere",
-            "count",
-            "jobs at other or unknown sites in the same weeks",
-        ),
+        ui.Column("newest_replica_ms", "Newest replica", "ms_day"),
+        ui.Column("nacc_elsewhere", "Accesses elsewhere", "count", f"accesses {others}"),
+        ui.Column("jobs_elsewhere", "Jobs elsewhere", "count", f"jobs {others}"),
     )
-    cells = [
-        (
-            ui.Cell(name, request.dataset_link(name)),
-            lying,
-            running,
-            newest and to_second(int(newest))[:10],
-            *elsewhere,
-        )
-        for (name, lying, newest, *elsewhere), running in zip(rows, sums, strict=True)
-    ]
     every = [(*row[:2], running, *row[2:]) for row, running in zip(rows, sums, strict=True)]
-    caption, names = f"Not read there from {first} to {last}", [column.name for column in columns]
-    table = ui.Table(
-        "unused",
-        columns,
-        cells,
-        caption,
-        partial(rows_to_arrow, names, every),
-        bars=1,
-        limit=_PAGE,
-    )
+    caption = f"Not read there from {max(first, snapshot.days[0])} to {last}"
+    table = ui.Table("unused", columns, every, caption, bars=1, limit=_PAGE)
     missing = 7 * weeks - sum(first <= stored <= last for stored in snapshot.state.runs)
-    text = f"{missing:,} of these days {is_or_are(missing)} not stored: a dataset may have been read on one of them."
+    text = f"{missing:,} of the {7 * weeks:,} days {is_or_are(missing)} not stored: a dataset may have been read on one of them."
     return [figures, *([ui.Note(text, "warn")] if missing else []), table]
 
 
@@ -404,9 +348,8 @@ def _win(sums: Sequence[int], goal: int) -> ui.Figure:
     return ui.Figure(label, pluralize(count, "dataset"), "the largest ones")
 
 
-def _values(columns: Sequence[ui.Column], sums: Sequence[Any]) -> tuple[Any, ...]:
-    row = use_cells(sums)
-    return tuple(row[column.name] for column in columns)
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 PAGE = PageDefinition(

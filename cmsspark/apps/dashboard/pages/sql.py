@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from cmsspark.apps.dashboard.page import error_facts
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
@@ -12,7 +12,6 @@ from cmsspark.apps.dashboard.widgets import (
     Content,
     Control,
     Fold,
-    Kind,
     Note,
     Section,
     Table,
@@ -55,9 +54,7 @@ def view(request: PageRequest) -> Content:
         elif sql:
             query = Query(sql, DOWNLOADED if is_download else ROWS, BYTES, SECONDS)
             result = request.queries.run(query, request.is_gone, request.visitor)
-            sections.append(
-                Section("Rows", [_table(request, sql, result)], f"{result.seconds:.2f} s")
-            )
+            sections.append(Section("Rows", [_table(result)], f"{result.seconds:.2f} s"))
     except CmssparkError as error:
         if is_download:
             raise
@@ -90,38 +87,18 @@ def _error_notes(error: CmssparkError) -> list[Note]:
     ]
 
 
-def _table(request: PageRequest, sql: str, result: QueryResult) -> Table:
+def _table(result: QueryResult) -> Table:
     counts = ("int", "uint", "decimal128(38, 0)")
     columns = [
         Column(name, shown(name), "count" if str(field.type).startswith(counts) else "text")
         for name, field in zip(result.names, result.table.schema, strict=True)
     ]
-    rows = [
-        tuple(_value(value, column.kind) for value, column in zip(row, columns, strict=True))
-        for row in result.rows
-    ]
     caption = (
-        f"The first {len(rows):,} rows; a download has up to {DOWNLOADED:,}"
+        f"The first {result.table.num_rows:,} rows; a download has up to {DOWNLOADED:,}"
         if result.is_truncated
         else "All rows"
     )
-    return Table(
-        "query",
-        columns,
-        rows,
-        caption,
-        lambda: result.table,
-        empty="The query found no row.",
-        limit=ROWS,
-    )
-
-
-def _value(value: Any, kind: Kind) -> Any:
-    if value is None or kind == "count":
-        return int(value) if value is not None else None
-    if isinstance(value, float):
-        return repr(value)
-    return str(value)[:2_000]
+    return Table("query", columns, result.table, caption, "The query found no row.", limit=ROWS)
 
 
 def words(request: PageRequest) -> list[str]:

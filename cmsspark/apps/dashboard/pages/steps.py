@@ -10,9 +10,14 @@ from typing import Any, Final
 
 from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.page import Page, pivoted, query_table
+from cmsspark.apps.dashboard.page import Page, pivoted
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
-from cmsspark.apps.dashboard.pages.efficiency import choose_period, choose_rows, note_missing
+from cmsspark.apps.dashboard.pages.efficiency import (
+    choose_period,
+    choose_rows,
+    choose_stored,
+    note_missing,
+)
 from cmsspark.apps.dashboard.selection import text_parameter
 from cmsspark.base.periods import between
 
@@ -49,8 +54,7 @@ def view(request: PageRequest) -> ui.Content:
     """Return the page of a period; with a request in the address its tasks and steps."""
     days, page = request.database.days("step_efficiency"), Page(request)
     first, last = choose_period(page, days)
-    sql = "SELECT DISTINCT site FROM step_efficiency WHERE day BETWEEN ? AND ? ORDER BY 1"
-    site = page.choose("site", "Site", request.values(sql, [first, last]), every="all")
+    site = choose_stored(page, "site", "Site", "step_efficiency", first, last)
     text = page.text("q", "Request contains")
     name = text_parameter(request.parameters, "request")
     chosen = (first, last, *choose_rows({"site": site, "request": name}, "request", text))
@@ -62,7 +66,7 @@ def view(request: PageRequest) -> ui.Content:
         page.section(title, _ranking(request, key, *chosen), command=command)
     if not name:
         agents = costs.rank(request.database, costs.RANKINGS["agents"], first, last)
-        table = query_table("agents", _AGENTS, agents, "The most failed jobs first")
+        table = ui.Table("agents", _AGENTS, agents.table, "The most failed jobs first")
         command = f"cmsspark ask worst agents {typed}"
         page.section("Agents", table, about="Of every site and request.", command=command)
     note_missing(page, days, first, last)
@@ -100,7 +104,7 @@ def _by_day(
         labels,
         {"CPU": cpu, "idle": idle},
         y_title="Thread hours",
-        table=query_table("thread_hours", columns, result, caption),
+        table=ui.Table("thread_hours", columns, result.table, caption),
     )
 
 
@@ -110,14 +114,14 @@ def _ranking(
     ranking = replace(costs.RANKINGS["requests"], key=key)
     result = costs.rank(request.database, ranking, first, last, condition, values)
     heading = ui.Column(key, _KEYS[key], "dataset" if key in ("request", "task") else "text")
-    return query_table(
+    return ui.Table(
         f"{key}s",
         (heading, *_COLUMNS),
-        result,
+        result.table,
         f"{_KEYS[key]}s, the most idle thread hours first",
         limit=_SHOWN,
         bars=1,
-        link=(lambda name: request.link_here(request=name)) if key == "request" else None,
+        links={"request": lambda row: request.link_here(request=row["request"])},
     )
 
 

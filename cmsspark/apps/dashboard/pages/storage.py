@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any, Final
 
 from cmsspark.apps.dashboard import widgets as ui
-from cmsspark.apps.dashboard.page import Page, query_table
+from cmsspark.apps.dashboard.page import Page
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 
 _ELEMENTS: Final = (
@@ -58,8 +58,7 @@ def view(request: PageRequest) -> ui.Content:
         ("Stuck rules", "rules_day", _STUCK, _STUCK_QUERY, "Stuck and suspended rules by reason"),
     ):
         if day in request.database.days(table):
-            result = request.database.query(query, [day])
-            page.section(title, query_table(table, columns, result, caption))
+            page.section(title, request.table(table, columns, query, [day], caption))
         else:
             page.note(f"{table} of {day} is not stored: run_spark {table} --date {day}")
     return page.content("Storage", "By Rucio. Elements for tests are left out.")
@@ -106,7 +105,7 @@ def _elements(request: PageRequest, day: date) -> list[Any]:
             figures.append(
                 ui.Figure(f"{kind.capitalize()} {label}", ui.si(total, "B"), f"{total:,} B")
             )
-    table = query_table("elements", _ELEMENTS, result, f"Storage elements on {day}")
+    table = ui.Table("elements", _ELEMENTS, result.table, f"Storage elements on {day}")
     return [ui.Figures(figures), table]
 
 
