@@ -375,8 +375,8 @@ def _cluster(settings: Settings, environ: Mapping[str, str]) -> Diagnosis:
         )
     if is_wanted and (refusals := list(cluster_checks.findings(environ, settings))):
         first = _failed("cluster", refusals[0])
-        others = "".join(f"; also: {error.problem}" for error in refusals[1:])
-        return replace(first, text=f"{first.text}{others}")
+        further = "".join(f"; also: {error.problem}" for error in refusals[1:])
+        return replace(first, text=f"{first.text}{further}")
     return Diagnosis("cluster", OK, folder)
 
 

@@ -287,12 +287,12 @@ def _submit_failure(text: str) -> CmssparkError | None:
     """Return the error (78) of a spark-submit that failed before a job began; None where
     it did not fail itself.
     """
-    said = _SUBMIT_SAID.findall(text)
-    if not said:
+    messages = _SUBMIT_SAID.findall(text)
+    if not messages:
         return None
     return SettingsError(
         "spark-submit failed before the job began",
-        found=said[-1][:300],
+        found=messages[-1][:300],
         next_step="check the cluster's configuration in HADOOP_CONF_DIR, and Spark's options: --explain shows them",
     )
 
