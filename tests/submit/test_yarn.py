@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import getpass
 import http.server
+import itertools
 import json
 import os
 import re
@@ -292,7 +293,8 @@ def test_why_yarn_has_not_started_an_application_is_said_once_for_each_reason(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     limit = "Application is added to the scheduler and is not yet activated. Queue's AM limit"
-    reasons = iter([f"[Sat Nov 28 14:10:0{second}] {limit}" for second in range(3)] + ["other"])
+    first = [f"[Sat Nov 28 14:10:0{second}] {limit}" for second in range(2)]
+    reasons = itertools.chain(first, itertools.repeat("other"))
     monkeypatch.setattr(run_command, "diagnostics", lambda *_: next(reasons))
     monkeypatch.setattr(run_command, "_WORD_S", -1.0)
     text = f"echo '@yarn_Application report for {ID} (state: ACCEPTED)' >&2; sleep 5; exit 65"
