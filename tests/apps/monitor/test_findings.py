@@ -73,6 +73,16 @@ def test_garbage_is_judged_by_the_work_of_the_jvm_not_by_waiting_for_a_core() ->
     assert find(run) == [], "19 s of work, most of a JVM's begin"
 
 
+def test_tiny_tasks_are_known_on_a_host_that_others_load() -> None:
+    run = healthy()
+    tiny(5000, 500)(run)
+    assert find(run) == []
+    run.host_cores = 2
+    for sample in run.samples:
+        sample.host_load = 8.0
+    assert "tiny_tasks" in {finding.code for finding in find(run)}
+
+
 def test_executors_that_end_with_their_application_are_no_finding() -> None:
     """The driver needs some seconds to end, in which they get SIGTERM."""
     run = healthy()

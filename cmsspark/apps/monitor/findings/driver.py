@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.findings import named
 from cmsspark.apps.monitor.findings.failures import OUT_OF_MEMORY
+from cmsspark.apps.monitor.findings.stages import slowness
 from cmsspark.base import dates
 from cmsspark.base.text.terminal import volume
 from cmsspark.store.run_metrics import Finding, RunMetrics, Sample, StageEntry
@@ -43,10 +44,8 @@ PICKLED_SHARE: Final = 0.25
 MOVED_SHARE: Final = 0.1
 #: With a rise of the heap Python gets at least this share of it: the text that Py4J passed on.
 TOGETHER_SHARE: Final = 0.05
-#: A result has arrived when Python has not grown for so long; on a host that others load,
-#: for so many times as long as its load is above its cores, at most four.
+#: A result has arrived when Python has not grown for so long; longer on a host that others load.
 REST_MS: Final = 4_000
-MOST_SLOWNESS: Final = 4.0
 #: Data are pickled before the next task starts, and in this time.
 PICKLING_MS: Final = 60_000
 #: Samples are dense where they are at most so far apart.
@@ -155,7 +154,7 @@ def _arrival(
     limit = begins[position] if position < len(begins) else None
     low: tuple[int, int] | None = None
     high = (0, 0)
-    grown_ms, is_seen, rest_ms = end, False, REST_MS * _slowness(metrics)
+    grown_ms, is_seen, rest_ms = end, False, REST_MS * slowness(metrics)
     before_ms = max((s.at_ms for s in metrics.samples if s.at_ms < points[0][0]), default=begin)
     for at_ms, rss in points:
         gap = at_ms - before_ms
@@ -184,14 +183,6 @@ def _arrival(
     if rise.bytes >= JUMP_BYTES and size >= share * rise.bytes:
         return rise
     return Rise(begin, end, 0, 0) if not is_seen and size >= RESULT_UNSEEN else None
-
-
-def _slowness(metrics: RunMetrics) -> float:
-    """Return how many times longer all takes because others load the host."""
-    loads = [sample.host_load for sample in metrics.samples if sample.host_load is not None]
-    if not loads or not metrics.host_cores:
-        return 1.0
-    return min(MOST_SLOWNESS, max(1.0, statistics.median(loads) / metrics.host_cores))
 
 
 def _collected(metrics: RunMetrics) -> Iterator[Finding]:

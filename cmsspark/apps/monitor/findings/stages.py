@@ -67,6 +67,7 @@ _TINY_ROUNDS: Final = 10
 IDLE_SHARE: Final = 0.5
 IDLE_CORE_MS: Final = 60_000
 IDLE_LEAST_MS: Final = 30_000
+MOST_SLOWNESS: Final = 4.0
 
 
 #: Spark lists many folders by tasks, under this description.
@@ -111,6 +112,16 @@ def host_load(metrics: RunMetrics, stage: StageEntry | None = None) -> str:
     return f"; the host had a load of {load:.1f} on {pluralize(cores, 'core')}"
 
 
+def slowness(metrics: RunMetrics) -> float:
+    """Return how many times longer all takes because others load the host: its load over
+    its cores, at most four.
+    """
+    loads = [sample.host_load for sample in metrics.samples if sample.host_load is not None]
+    if not loads or not metrics.host_cores:
+        return 1.0
+    return min(MOST_SLOWNESS, max(1.0, statistics.median(loads) / metrics.host_cores))
+
+
 def stage_name(stage: StageEntry) -> str:
     """Return how a finding names a stage."""
     number = f"stage {stage.stage}{f'.{stage.attempt}' if stage.attempt else ''}"
@@ -147,7 +158,7 @@ def _judge_stage(metrics: RunMetrics, stage: StageEntry) -> Iterator[Finding]:
         title = f"{stage.task_count} tasks{core_text} on {cores * cpus} cores, for {duration / 1000:.0f} s"
         title += host_load(metrics, stage)
         yield named("few_tasks", title, stage_name(stage), cores=cores)
-    if (tiny := _tiny(stage, cores)) is not None:
+    if (tiny := _tiny(stage, cores, TINY_MS * slowness(metrics))) is not None:
         yield tiny
 
 
@@ -294,9 +305,9 @@ def _straggler(metrics: RunMetrics, stage: StageEntry) -> Finding | None:
     return named("straggler", title, stage_name(stage))
 
 
-def _tiny(stage: StageEntry, cores: int) -> Finding | None:
+def _tiny(stage: StageEntry, cores: int, most_ms: float) -> Finding | None:
     reads = (stage.shuffle_read_bytes, stage.input_bytes)
-    is_little = stage.task_ms.median < TINY_MS and all(spread.median < MB for spread in reads)
+    is_little = stage.task_ms.median < most_ms and all(spread.median < MB for spread in reads)
     if (
         stage.task_count < max(TINY_TASKS, _TINY_ROUNDS * cores)
         or stage.totals.tasks < TINY_TASKS
