@@ -289,11 +289,11 @@ def _read(path: Path) -> bytes:
 
 
 class _Problem(NamedTuple):
-    """What is wrong with a definition, and the key that has it."""
+    """What is wrong with a definition, the key that has it, and its value."""
 
     text: str
     key: tuple[str, ...] = ()
-    found: object = None
+    value: object = None
     next_step: str | None = None
 
 
@@ -312,8 +312,8 @@ class _Checks:
 
     def check(self) -> None:
         """Raise the first problem as a SettingsError (78) with file and line."""
-        for text, key, found, next_step in self._problems():
-            raise self.file.error(text, *key, found=found, next_step=next_step)
+        for text, key, value, next_step in self._problems():
+            raise self.file.error(text, *key, found=value, next_step=next_step)
 
     def _problems(self) -> Iterator[_Problem]:
         """Yield what is wrong; each check relies on those before it."""

@@ -149,7 +149,7 @@ def translated(
 # What a worker left in its pod, fetched through the API server while the pod waits for
 # it.
 
-_k8s_output_TIMEOUT: Final = (10, 120)
+_OUTPUT_TIMEOUT: Final = (10, 120)
 
 
 class PodOutput:
@@ -188,7 +188,7 @@ class PodOutput:
                 self._namespace,
                 "done",
                 _headers=self._headers,
-                _request_timeout=_k8s_output_TIMEOUT,
+                _request_timeout=_OUTPUT_TIMEOUT,
             )
 
     def _get(self, pod: str, path: str) -> Any:
@@ -198,7 +198,7 @@ class PodOutput:
             path,
             _headers=self._headers,
             _preload_content=False,
-            _request_timeout=_k8s_output_TIMEOUT,
+            _request_timeout=_OUTPUT_TIMEOUT,
         )
 
 
