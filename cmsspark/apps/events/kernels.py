@@ -232,9 +232,9 @@ def _fill_matrix(
             if group == 0:
                 row[7], row[8], row[9] = rows[number, 4], rows[number, 5], rows[number, 6]
                 row[18] = rows[number, 3]
-            for other in range(3):
-                itself = number if other == group else -1
-                row[10 + other] = _cone_sum(eta, phi, particles[other], itself, -1.0, cone) / pt
+            for summed in range(3):
+                itself = number if summed == group else -1
+                row[10 + summed] = _cone_sum(eta, phi, particles[summed], itself, -1.0, cone) / pt
             row[_FLAGS[group]] = 1.0
         if not _is_finite(matrix[first : first + len(chosen)]):
             return False
