@@ -32,7 +32,7 @@ AT_MOST = {
     "run": 2,
     "settings": 1,
     "sources": 4,
-    "store": 4,
+    "store": 2,
     "submit": 2,
 }
 

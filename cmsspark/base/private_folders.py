@@ -43,11 +43,11 @@ def locked_folder(parent: Path, prefix: str, mode: int = 0o777) -> Iterator[Path
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         new.rename(folder)
         try:
-            for other in parent.glob(f"{prefix}*"):
+            for leftover in parent.glob(f"{prefix}*"):
                 try:
-                    with (other / "lock").open("r") as other_lock:
-                        fcntl.flock(other_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        shutil.rmtree(other, ignore_errors=True)
+                    with (leftover / "lock").open("r") as leftover_lock:
+                        fcntl.flock(leftover_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(leftover, ignore_errors=True)
                 except OSError:
                     continue  # its process lives, or another one removes it
             yield folder

@@ -94,7 +94,7 @@ def _prune_rest(
             remove_lease(files, old_lease)
         except NotReady as error:
             held_count += 1
-            report("kept", f"the lease of {old_lease.what}", error.problem)
+            report("kept", f"the lease of {old_lease.label}", error.problem)
     if leases:
         count = len(leases) - held_count
         text = pluralize(count, "old lease")
@@ -124,13 +124,13 @@ def prune(
     for run in counted(
         runs, "removing old runs" if remove else "listing old runs", len(runs), "runs"
     ):
-        text = f"{run.job} of {run.interval}: {run.path} ({run.size:,} bytes, {run.why})"
+        text = f"{run.job} of {run.interval}: {run.path} ({run.size:,} bytes, {run.reason})"
         about = {
             "job": run.job,
             "interval": str(run.interval),
             "path": run.path,
             "bytes": run.size,
-            "why": run.why,
+            "why": run.reason,
         }
         if not remove:
             report("would remove", text, **about)
@@ -174,7 +174,7 @@ class OldRun:
     interval: Interval
     path: str
     size: int
-    why: str
+    reason: str
 
 
 def old_runs(files: Files, fout: str, before_ms: int) -> Iterator[OldRun]:
@@ -226,7 +226,7 @@ class OldLease:
     path: str
 
     @property
-    def what(self) -> str:
+    def label(self) -> str:
         """The work that it protected, for messages."""
         return f"{self.job} of {self.name}"
 
@@ -253,7 +253,7 @@ def remove_lease(files: Files, old: OldLease) -> None:
     from the first number.
     """
     try:
-        with lease.hold(files, old.path, old.what):
+        with lease.hold(files, old.path, old.label):
             files.delete(old.path)
     except InputMissing:
         return  # another process removed it at the same time
