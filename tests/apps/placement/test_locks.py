@@ -39,7 +39,7 @@ places = np.array([f"T2_{i:03}" for i in range(sites)])
 days = np.datetime64('2026-01-05') + np.sort(generator.integers(0, 56, reads))
 accesses = generator.integers(1, 50, reads).astype(float)
 table = pl.DataFrame({
-    "day": days, "dataset": names[(generator.power(0.3, reads) * datasets).astype(int)],
+    "day": days, "dataset": names[(generator.power(0.2, reads) * datasets).astype(int)],
     "site": places[generator.integers(0, sites, reads)], "accesses": accesses, "bytes": 1e11 * accesses,
 })
 pairs = np.unique(generator.integers(0, datasets * sites, 200_000))
