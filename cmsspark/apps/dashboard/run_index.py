@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cmsspark.apps.dashboard.tables import table_of, to_arrow
+from cmsspark.apps.dashboard.tables import make_table, to_arrow
 from cmsspark.apps.dashboard.widgets import Column, Table
 from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError
@@ -305,7 +305,7 @@ _PUBLISHED: Final[Mapping[Column, Callable[[Published], object]]] = {
 def publishing(index: RunIndex) -> Table:
     newest = sorted(index.published, key=lambda item: (item.day, item.at_ms), reverse=True)
     empty = "Nothing of this period was published: cmsspark publish --date DAY"
-    return table_of("publishing", _PUBLISHED, newest, "Documents by day and table", empty=empty)
+    return make_table("publishing", _PUBLISHED, newest, "Documents by day and table", empty=empty)
 
 
 def destinations(index: RunIndex) -> Table:
@@ -326,7 +326,7 @@ def destinations(index: RunIndex) -> Table:
     ]
     empty = "The settings name no destination, and nothing of this period was sent."
     caption = "Stored days at each destination"
-    return table_of("destinations", fields, rows, caption, empty=empty, limit=SHOWN)
+    return make_table("destinations", fields, rows, caption, empty=empty, limit=SHOWN)
 
 
 def drift(index: RunIndex) -> Table:

@@ -265,8 +265,8 @@ def load(state: RollupState) -> Snapshot:
     hold([segment.path for segment in state.segments], loaded)
     _load_tables(loaded)
     _load_datasets(loaded, loaded.texts.get("dataset_name", []))
-    held = "SELECT sum(memory_usage_bytes) FROM duckdb_memory() WHERE tag = 'IN_MEMORY_TABLE'"
-    ((used,),) = loaded.query(held)
+    sql = "SELECT sum(memory_usage_bytes) FROM duckdb_memory() WHERE tag = 'IN_MEMORY_TABLE'"
+    ((used,),) = loaded.query(sql)
     con.execute(f"SET memory_limit = '{int(used or 0) + _FOR_QUERIES}B'")
     return loaded
 

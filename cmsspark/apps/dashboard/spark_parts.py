@@ -16,9 +16,9 @@ from cmsspark.apps.dashboard.widgets import (
     Figures,
     Kind,
     Table,
+    make_table,
     ratio,
     si,
-    table_of,
 )
 from cmsspark.base.text.terminal import pluralize
 from cmsspark.pages.charts import thinned
@@ -241,7 +241,7 @@ def executors(run: RunMetrics) -> Table:
     """Return a row for each executor."""
     empty = "No executor is known."
     return without_noughts(
-        table_of(
+        make_table(
             "executors",
             _EXECUTORS,
             run.executors,
@@ -307,7 +307,7 @@ def stages(run: RunMetrics) -> Table:
     ordered = sorted(run.stages, key=lambda entry: -(entry.duration_ms or 0))
     caption, empty = "Stages, the longest first", "There was no stage."
     return without_noughts(
-        table_of("stages", fields, ordered, caption, limit=_SHOWN, bars=3, empty=empty)
+        make_table("stages", fields, ordered, caption, limit=_SHOWN, bars=3, empty=empty)
     )
 
 
@@ -377,7 +377,7 @@ def process_tree(view: RunView) -> Table:
     bar = [column.name for column in _PROCESSES].index("rss")
     caption, empty = "Processes and their peaks", "No process was watched."
     return without_noughts(
-        table_of("processes", _PROCESSES, ordered, caption, limit=_SHOWN, bars=bar, empty=empty)
+        make_table("processes", _PROCESSES, ordered, caption, limit=_SHOWN, bars=bar, empty=empty)
     )
 
 

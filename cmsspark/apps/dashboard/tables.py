@@ -319,7 +319,7 @@ class Table:
         return [round(100 * size / most) if most else 0 for size in sizes]
 
 
-def table_of(
+def make_table(
     name: str,
     fields: Mapping[Column, Callable[[Any], Any]],
     entries: Iterable[Any],

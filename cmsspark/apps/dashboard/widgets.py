@@ -19,10 +19,10 @@ from cmsspark.apps.dashboard.tables import Order as Order
 from cmsspark.apps.dashboard.tables import Table as Table
 from cmsspark.apps.dashboard.tables import exact as exact
 from cmsspark.apps.dashboard.tables import formatted as formatted
+from cmsspark.apps.dashboard.tables import make_table as make_table
 from cmsspark.apps.dashboard.tables import ratio as ratio
 from cmsspark.apps.dashboard.tables import shown as shown
 from cmsspark.apps.dashboard.tables import si as si
-from cmsspark.apps.dashboard.tables import table_of as table_of
 from cmsspark.pages.layout import month_grids
 from cmsspark.sources.registry import STREAMS_BY_NAME
 

@@ -47,7 +47,7 @@ _REPLICAS: Final = (
     ui.Column("nacc", "Accesses there", "count", "accesses at this site in the chosen period"),
     ui.Column("job_count", "Jobs there", "count", "jobs at this site in the chosen period"),
 )
-_HELD: Final = ("kind", "present_bytes")
+_ON_STORAGE: Final = ("kind", "present_bytes")
 
 
 def view(request: PageRequest) -> ui.Content:
@@ -120,7 +120,7 @@ def _holdings(replicas: ui.Table) -> list[ui.Figure]:
     """Return how much of the dataset lies on each kind of storage, and at how many sites."""
     kinds: dict[str, list[int]] = {}
     rows = replicas.every
-    for kind, size in zip(*(rows[name].to_pylist() for name in _HELD), strict=True):
+    for kind, size in zip(*(rows[name].to_pylist() for name in _ON_STORAGE), strict=True):
         kinds.setdefault(kind, []).append(size or 0)
     return [
         ui.Figure(
