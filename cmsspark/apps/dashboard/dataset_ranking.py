@@ -85,19 +85,21 @@ def users_of_datasets(
     return snapshot.cached(("users_of_datasets", chosen, numbers.tobytes()), make)
 
 
-def _count_users(snapshot: Snapshot, chosen: Selection, asked: npt.NDArray[np.int32]) -> list[int]:
+def _count_users(
+    snapshot: Snapshot, chosen: Selection, numbers_of_page: npt.NDArray[np.int32]
+) -> list[int]:
     """Return the distinct users of each of some datasets: the union of the sets of whole
     segments, and of the people on the days of cut ones.
     """
     inside, cut = snapshot.split(chosen.first, chosen.last)
     width = max(snapshot.widths, default=0)
     # Sets are in the order of the segments' rows.
-    order = np.argsort(asked)
+    order = np.argsort(numbers_of_page)
     positions = np.full(len(snapshot.dataset_names), -1, np.int64)
-    positions[asked[order]] = np.arange(len(asked))
+    positions[numbers_of_page[order]] = np.arange(len(numbers_of_page))
     # Most pages count those of the few datasets that they show.
-    is_few = len(asked) <= _MANY * len(snapshot.datasets)
-    numbers = [asked.tolist()] if is_few else []
+    is_few = len(numbers_of_page) <= _MANY * len(snapshot.datasets)
+    numbers = [numbers_of_page.tolist()] if is_few else []
     only = " AND dataset IN (SELECT unnest(?::INTEGER[]))" if is_few else ""
 
     def read(
@@ -110,7 +112,7 @@ def _count_users(snapshot: Snapshot, chosen: Selection, asked: npt.NDArray[np.in
         )
 
     # NumPy joins sets that lie apart in a fifth of the time of ``bit_or``.
-    sets = np.zeros((len(asked), width // 8), np.uint64)
+    sets = np.zeros((len(numbers_of_page), width // 8), np.uint64)
     table = choose_table(SET_TABLES, {"dataset"}, chosen)
     of_sets = where(snapshot, chosen, SET_TABLES[table], has_days=False, of_users=True)
     # The sets of all datasets of a year would take much memory at once.
@@ -119,7 +121,7 @@ def _count_users(snapshot: Snapshot, chosen: Selection, asked: npt.NDArray[np.in
         for batch in rows.to_batches():
             _join_sets(sets, positions[batch["dataset"].to_numpy()], batch["users"])
     if cut:
-        flags = np.zeros((len(asked), 8 * width), np.bool_)
+        flags = np.zeros((len(numbers_of_page), 8 * width), np.bool_)
         of_days = where(snapshot, chosen, ("day", "stream", "site_tier"), of_users=True)
         for number in cut:
             rows = read("person", "people", [number], of_days)
@@ -127,7 +129,7 @@ def _count_users(snapshot: Snapshot, chosen: Selection, asked: npt.NDArray[np.in
             is_asked = at >= 0
             flags[at[is_asked], rows["person"].to_numpy()[is_asked]] = True
         sets |= np.packbits(flags, axis=1).view(np.uint64)
-    counts = np.empty(len(asked), np.int64)
+    counts = np.empty(len(numbers_of_page), np.int64)
     counts[order] = np.bitwise_count(sets).sum(axis=1, dtype=np.int64)
     result: list[int] = counts.tolist()
     return result

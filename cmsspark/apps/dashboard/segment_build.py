@@ -258,12 +258,12 @@ def _write_rows(con: duckdb.DuckDBPyConnection, collected: Days) -> None:
         ("datasets", "dataset", ("data_tier", "campaign")),
         ("sites", "site_name", ("site_tier",)),
     ):
-        derived = {name: names.derived_codes(name) for name in parts_of_name}
-        count = len(next(iter(derived.values())))
+        derived_columns = {name: names.derived_codes(name) for name in parts_of_name}
+        count = len(next(iter(derived_columns.values())))
         _insert(
             con,
             f"CREATE TEMP TABLE {table} AS",
-            {key: np.arange(count, dtype=np.int32), **derived},
+            {key: np.arange(count, dtype=np.int32), **derived_columns},
         )
 
 

@@ -128,9 +128,9 @@ class Snapshot:
         if not segments:
             return f"(FROM s0.{table} LIMIT 0)"
         if table in _IN_MEMORY and not is_stored:
-            numbers, place = ", ".join(map(str, segments)), _IN_MEMORY[table]
+            numbers, relation = ", ".join(map(str, segments)), _IN_MEMORY[table]
             is_part = len(segments) < len(self.segments)
-            return f"(FROM {place} WHERE segment IN ({numbers}))" if is_part else place
+            return f"(FROM {relation} WHERE segment IN ({numbers}))" if is_part else relation
         parts = [f"FROM s{number}.{table}" for number in segments]
         if table in SET_TABLES:
             # Sets that meet have equal lengths.
@@ -306,13 +306,13 @@ def _load_tables(loaded: Snapshot) -> None:
         loaded.con.unregister("named")
     if not loaded.segments:
         return
-    for table, place in _IN_MEMORY.items():
+    for table, relation in _IN_MEMORY.items():
         source = " UNION ALL ".join(
             f"SELECT {number} AS segment, * FROM {loaded.rows(table, [number], is_stored=True)}"
             for number in range(len(loaded.segments))
         )
         users = " REPLACE (users::BIT AS users)" if table in SET_TABLES else ""
-        loaded.con.execute(f"CREATE TABLE {place} AS SELECT *{users} FROM ({source})")
+        loaded.con.execute(f"CREATE TABLE {relation} AS SELECT *{users} FROM ({source})")
     loaded.con.execute("CHECKPOINT packed")
     for name in DIMENSIONS:
         table = "site_totals" if name == "site_name" else "cube"

@@ -129,8 +129,8 @@ class RowQuery:
     def _order(self) -> str:
         """The order of rows in SQL."""
         keys = [name for name in self.stored.keys if name in self.stored.names]
-        own = self.view.order if self.view else ""
-        return own or ", ".join(map(_quoted, keys)) or "1"
+        order = self.view.order if self.view else ""
+        return order or ", ".join(map(_quoted, keys)) or "1"
 
     def table(self) -> ui.Table:
         """Return the table of rows, of which a page is read at a time."""

@@ -237,7 +237,7 @@ def test_hostile_names_are_text(dashboard: Running, page: str, name: str) -> Non
     assert status == 200
     for code in ("<script>alert", "<img src=x", "<svg onload", "<b>XX"):
         assert code not in text
-    assert dashboard.snapshot.query("SELECT count(*) FROM cube")[0][0] > 0
+    assert dashboard.snapshot.query("SELECT count(*) FROM packed.cube")[0][0] > 0
 
 
 @pytest.mark.parametrize(

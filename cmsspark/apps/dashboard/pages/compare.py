@@ -146,17 +146,17 @@ def _compare(snapshot: Snapshot, chosen: Selection, baseline: Selection) -> pa.T
     """
     key = "dataset" if chosen.by == "dataset_name" else chosen.by
     streams = _STREAMS.get(chosen.measure, ACCESS_STREAMS)
-    tables, known = {}, {}
+    tables, counted_sql = {}, {}
     for name, entry in (("now", chosen), ("before", baseline)):
         tables[name] = sum_table(snapshot, entry.only(*FILTERS), key, [chosen.measure])
         counted = [stream for stream in streams if use.is_counted(snapshot, entry, (stream,))]
         listed = ", ".join(f"'{stream}'" for stream in counted)
         of_stream = f"coalesce(key::VARCHAR IN ({listed}), false)" if counted else "false"
-        known[name] = of_stream if key == "stream" else str(bool(counted)).lower()
+        counted_sql[name] = of_stream if key == "stream" else str(bool(counted)).lower()
     # What no record of a counted day has was not used: that is 0, and no sum is.
     zero = "0" if chosen.measure in ("nacc", "job_count") else "NULL"
     values = ", ".join(
-        f"CASE WHEN {name} IS NULL AND {known[name]} THEN {zero} ELSE {name} END AS {name}"
+        f"CASE WHEN {name} IS NULL AND {counted_sql[name]} THEN {zero} ELSE {name} END AS {name}"
         for name in tables
     )
     name = "dataset_name" if key == "dataset" else "key"
@@ -169,8 +169,9 @@ def _compare(snapshot: Snapshot, chosen: Selection, baseline: Selection) -> pa.T
           FROM (FROM now WHERE {chosen.measure} IS NOT NULL) a
           FULL JOIN (FROM before WHERE {chosen.measure} IS NOT NULL) b USING ({key})),
         known AS (
-          SELECT {name} AS name, {values}, CASE WHEN NOT ({known["now"]} AND {known["before"]})
-            THEN NULL WHEN now IS NULL THEN 'gone' WHEN before IS NULL THEN 'new' ELSE 'both'
+          SELECT {name} AS name, {values},
+            CASE WHEN NOT ({counted_sql["now"]} AND {counted_sql["before"]}) THEN NULL
+            WHEN now IS NULL THEN 'gone' WHEN before IS NULL THEN 'new' ELSE 'both'
             END AS is_in
           FROM pairs {joined})
         SELECT name::VARCHAR AS {chosen.by}, now - before AS difference,

@@ -156,8 +156,8 @@ def _rows(page: Page, chosen: Selection) -> pa.Table:
     facts = {name: table for name, table in tables.items() if table is not None}
     streams = {"nacc": ACCESS_STREAMS, "job_count": STREAMS_OF_JOBS}
     # Where accesses were counted, a dataset that no record has was read 0 times.
-    known = [name for name, names in streams.items() if is_counted(snapshot, chosen, names)]
-    zeros = [f"coalesce({name}, 0) AS {name}" for name in known]
+    counted = [name for name, names in streams.items() if is_counted(snapshot, chosen, names)]
+    zeros = [f"coalesce({name}, 0) AS {name}" for name in counted]
     # Use of a stream or site tier has no dataset that is not used.
     join = "LEFT" if chosen.values("stream") or chosen.values("site_tier") else "FULL"
     joins = "".join(f" {join} JOIN {name} USING (dataset_name)" for name in facts)
@@ -234,10 +234,12 @@ def parse_condition(text: str) -> tuple[str, list[Any]]:
     if sign in ("=", "!="):
         # A name without such a part has an empty text.
         column = f"nullif({name}, '')" if _BY_NAME[name].kind == "text" else name
-        known = [value for value in values if value is not None]
-        tests = [f"coalesce({column} IN ({', '.join('?' * len(known))}), false)"] if known else []
+        limits = [value for value in values if value is not None]
+        tests = (
+            [f"coalesce({column} IN ({', '.join('?' * len(limits))}), false)"] if limits else []
+        )
         tests += [f"{column} IS NULL"] if None in values else []
-        return f"({' OR '.join(tests)}) = {str(sign == '=').lower()}", known
+        return f"({' OR '.join(tests)}) = {str(sign == '=').lower()}", limits
     if values[0] is None or len(values) > 1:
         raise UsageError(f"{sign} takes one value", found=shown(text[:80]))
     # What is not known is neither below nor above anything.

@@ -322,14 +322,14 @@ def _unused(page: Page, site: str, weeks: int, storage_and_goal: tuple[str, int]
             _win(sums, goal * 10**12),
         ]
     )
-    others = "at other or unknown sites in the same weeks"
+    at_others = "at other or unknown sites in the same weeks"
     columns = (
         ui.Column("dataset_name", "Dataset"),
         ui.Column("present_bytes", "Bytes there", "bytes"),
         ui.Column("running_bytes", "Together", "bytes", "with all that are larger"),
         ui.Column("newest_replica_ms", "Newest replica", "ms_day"),
-        ui.Column("nacc_elsewhere", "Accesses elsewhere", "count", f"accesses {others}"),
-        ui.Column("jobs_elsewhere", "Jobs elsewhere", "count", f"jobs {others}"),
+        ui.Column("nacc_elsewhere", "Accesses elsewhere", "count", f"accesses {at_others}"),
+        ui.Column("jobs_elsewhere", "Jobs elsewhere", "count", f"jobs {at_others}"),
     )
     every = [(*row[:2], running, *row[2:]) for row, running in zip(rows, sums, strict=True)]
     caption = f"Not read there from {max(first, snapshot.days[0])} to {last}"
