@@ -89,7 +89,9 @@ def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime)
     for anchor in (reads.first, *(day for day in mondays if day >= earliest)):
         is_later = pl.col("day").is_between(anchor, anchor + timedelta(days=days), closed="left")
         later = rows.filter(is_later).group_by(_PAIR).agg(after=pl.col("worth").sum())
-        pairs = _recent_pairs(rows, replicas, anchor).join(later, _PAIR, "left")
+        pairs = _recent_pairs(rows, replicas, anchor).join(
+            later, _PAIR, "left", maintain_order="left"
+        )
         past.append(pairs.with_columns(pl.col("after").fill_null(0.0)))
     usual = pl.max_horizontal(pl.col("recent") * days / RECENT_DAYS, 1e-12)
     kinds = (
@@ -100,6 +102,7 @@ def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime)
             rate=(pl.col("after") / usual).clip(upper_bound=_MOST_GROWTH).sum(),
             again=(pl.col("after") > 0).sum(),
         )
+        .sort(list(_CLASSES))
     )
     likely: pl.Expr = pl.lit(1.0)
     for name, shares in _AGAIN.items():
@@ -178,6 +181,8 @@ def _recent_pairs(rows: pl.DataFrame, replicas: Replicas, end: date) -> pl.DataF
             pl.sum_horizontal(pl.col(name).fill_null(0) >= edge for edge in edges).alias(name)
             for name, edges in _CLASSES.items()
         )
+        # Sums of floats follow this order: the same reads give the same plan to the last bit.
+        .sort(_PAIR)
     )
 
 
