@@ -181,7 +181,7 @@ def _recent_pairs(rows: pl.DataFrame, replicas: Replicas, end: date) -> pl.DataF
             pl.sum_horizontal(pl.col(name).fill_null(0) >= edge for edge in edges).alias(name)
             for name, edges in _CLASSES.items()
         )
-        # Sums of floats follow this order: the same reads give the same plan to the last bit.
+        # Sums of floats follow this order.
         .sort(_PAIR)
     )
 
