@@ -8,7 +8,7 @@ not named here are in ``document`` only.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any, Final
 
@@ -50,50 +50,92 @@ class InputEntry(msgspec.Struct, frozen=True):
         return sum(size or 0 for _, size, _ in self.files)
 
 
-def with_short_files(inputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return inputs as a manifest's file has them: a file is one text, ``NAME BYTES
-    MTIME``, without what all paths of the input begin with, which is ``base``.
+#: What ``files_read`` says of each file of a stream, after its path.
+FILE_COUNTS: Final = (
+    *("bytes", "content_bytes", "records_read"),
+    *("records_counted", "malformed_bytes"),
+)
+
+
+def compact(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest as its file has it: a file of ``inputs`` and ``files_read`` is one
+    text, its name and numbers, without what all paths beside it begin with, which is ``base``.
 
     Example:
         >>> files = [["/logs/part-0", 5, 70], ["/logs/part-1", 6, None]]
-        >>> short = with_short_files([{"stream": "eos", "files": files}])
-        >>> short
-        [{'stream': 'eos', 'files': ['0 5 70', '1 6 -'], 'base': '/logs/part-'}]
-        >>> with_long_files(short) == [{"stream": "eos", "files": files}]
+        >>> short = compact({"inputs": [{"stream": "eos", "files": files}]})
+        >>> short["inputs"]
+        [{'stream': 'eos', 'base': '/logs/part-', 'files': ['0 5 70', '1 6 -']}]
+        >>> expand(short) == {"inputs": [{"stream": "eos", "files": files}]}
         True
     """
-    entries = []
-    for entry in inputs:
-        files = entry.get("files") or ()
-        # Of texts, not of folders: names begin alike, too.
-        base = os.path.commonprefix([path for path, _, _ in files])  # noqa: RUF071
-        short = [
-            " ".join([path[len(base) :], *("-" if n is None else str(n) for n in (size, mtime))])
-            for path, size, mtime in files
+    short = dict(document)
+    if inputs := document.get("inputs"):
+        short["inputs"] = [
+            {**entry, **_short(files)} if (files := entry.get("files")) else entry
+            for entry in inputs
         ]
-        entries.append({**entry, **({"base": base, "files": short} if files else {})})
-    return entries
+    if files_read := document.get("files_read"):
+        short["files_read"] = {
+            stream: {
+                "counts": " ".join(FILE_COUNTS),
+                **_short([[file["file"], *map(file.get, FILE_COUNTS)] for file in files]),
+            }
+            for stream, files in files_read.items()
+        }
+    return short
 
 
-def with_long_files(inputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the inputs of a manifest's file with each file as its path, bytes and mtime,
-    as manifests of earlier versions list them.
+def expand(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest's file with all that is known of each file in full, as manifests
+    of earlier versions list them.
 
     Raises ValueError for a text that lists no file.
     """
-    entries = []
-    for entry in inputs:
-        is_short = entry.get("base") is not None
-        files = [_long_file(entry["base"], text) for text in entry["files"]] if is_short else None
-        plain = {name: value for name, value in entry.items() if name != "base"}
-        entries.append(plain if files is None else {**plain, "files": files})
-    return entries
+    long = dict(document)
+    if inputs := document.get("inputs"):
+        long["inputs"] = [
+            entry
+            if entry.get("base") is None
+            else {
+                **{name: value for name, value in entry.items() if name != "base"},
+                "files": _long(entry, 2),
+            }
+            for entry in inputs
+        ]
+    if files_read := document.get("files_read"):
+        long["files_read"] = {
+            stream: [
+                dict(zip(("file", *entry["counts"].split()), file, strict=True))
+                for file in _long(entry, len(entry["counts"].split()))
+            ]
+            if isinstance(entry, Mapping)
+            else entry
+            for stream, entry in files_read.items()
+        }
+    return long
 
 
-def _long_file(base: str, text: str) -> list[Any]:
-    name, *numbers = text.rsplit(" ", 2)
-    size, mtime = (None if number == "-" else int(number) for number in numbers)
-    return [base + name, size, mtime]
+def _short(files: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    # Of texts, not of folders: names begin alike, too.
+    base = os.path.commonprefix([file[0] for file in files])  # noqa: RUF071
+    return {
+        "base": base,
+        "files": [
+            " ".join([path[len(base) :], *("-" if n is None else str(n) for n in numbers)])
+            for path, *numbers in files
+        ],
+    }
+
+
+def _long(entry: Mapping[str, Any], count: int) -> list[list[Any]]:
+    return [
+        [
+            entry["base"] + name,
+            *(None if number == "-" else int(number) for number in numbers),
+        ]
+        for name, *numbers in (text.rsplit(" ", count) for text in entry["files"])
+    ]
 
 
 class DumpEntry(msgspec.Struct, frozen=True):
@@ -115,7 +157,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     stream of rows of jobs, how many these are, and their seconds. ``earlier_jobs``: by stream of
     jobs, the day before. ``rows_of``: of a compacted run, the run that made its rows.
     ``days``: of a period, each day's run. ``document``: the manifest as it stands in
-    the file, with the paths of all inputs written out.
+    the file, with its lists of files in full.
     """
 
     document: dict[str, Any]
@@ -171,11 +213,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises ValueError where a part has another type.
         """
-        if document.get("inputs"):
-            try:
-                document = {**document, "inputs": with_long_files(document["inputs"])}
-            except (AttributeError, KeyError, TypeError) as error:
-                raise ValueError(f"inputs: {error}") from None
+        try:
+            document = expand(document)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"inputs or files_read: {error}") from None
         values = {
             name: document[name]
             for name in cls.__struct_fields__

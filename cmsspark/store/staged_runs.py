@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cmsspark import __version__
 from cmsspark.base import dates
 from cmsspark.base.errors import InputMissing, OutputError
-from cmsspark.base.manifests import Manifest, with_short_files
+from cmsspark.base.manifests import Manifest, compact
 from cmsspark.base.periods import Interval
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.base.text.readable import json_text
@@ -209,9 +209,7 @@ class StagedRun:
             **manifest,
         }
         done = CurrentTable(self.folder, Manifest.from_dict(document))
-        if document.get("inputs"):
-            document["inputs"] = with_short_files(document["inputs"])
-        content = json_text(document, indent=1).encode()
+        content = json_text(compact(document), indent=1).encode()
         if self.before_commit is not None:
             self.before_commit()
         self.files.write_bytes(join(self.folder, "manifest.json"), content)
