@@ -105,7 +105,7 @@ def path(store: str) -> None:
 
 def rollup(store: str, folder: Path) -> list[str]:
     with Database(store) as database:
-        return [str(read_day(interval, Names())) for interval in database.stored("partials")]
+        return [str(read_day(interval, Names({}))) for interval in database.stored("partials")]
 
 
 READERS: dict[str, Callable[[str, Path], object]] = {

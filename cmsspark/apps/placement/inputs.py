@@ -5,6 +5,7 @@ and the space of each site; from files or from stored days.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -58,6 +59,8 @@ _OPTIONAL: Final = {
 }
 #: Where an access counts whose log names no site.
 _NO_SITE: Final = "unknown"
+#: How a column of floats is written.
+_EXPONENT: Final = re.compile(r"\d+(\.\d+)?e\+?\d{1,2}")
 #: Bytes that one Gbit/s brings in a week.
 _WEEK_OF_GBIT: Final = 1e9 / 8 * 7 * 86_400
 #: Weeks of stored days that are read without a period.
@@ -188,6 +191,8 @@ def make_replicas(table: pl.DataFrame, day: date, locked: tuple[str, ...] = ()) 
     table = table.with_columns(pl.lit(None, kind).alias(name) for name, kind in missing.items())
     if "created" not in table.columns:
         table = table.with_columns(created=pl.col("since").min().over("dataset"))
+    # A column without a value has no type of its own.
+    table = table.with_columns(pl.col("since", "created").cast(pl.Date()))
     table = table.filter(pl.col("since").is_null() | (pl.col("since") < day), pl.col("bytes") > 0)
     on_disk = pl.col("bytes").filter(kind="disk").max()
     given_size = pl.col("size").filter(pl.col("size") > 0).max()
@@ -250,6 +255,7 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
     rows = {}
     for row in table.to_dicts():
         texts = [str(row.get(name) or "") for name in sizes]
+        texts = [str(int(float(text))) if _EXPONENT.fullmatch(text) else text for text in texts]
         capacity, budget = (float(parse_bytes(text)) if text else None for text in texts)
         if (gbits := row.get("network_gbits")) is not None:
             network = gbits * _WEEK_OF_GBIT

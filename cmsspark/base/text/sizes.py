@@ -9,13 +9,12 @@ from cmsspark.base.errors import UsageError
 
 _UNITS: Final = "KMGTP"
 _SIZE: Final = re.compile(
-    r"(?P<number>\d+(\.\d+)?(e\+?\d{1,2})?) ?(?P<unit>[KMGTP]?)(?P<binary>i?)B?", re.IGNORECASE
+    r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGTP]?)(?P<binary>i?)B?", re.IGNORECASE
 )
 
 
 def parse_bytes(text: str, next_step: str = "write it as 500GB, 1.5TB or 3PB") -> int:
-    """Return the bytes of ``500GB``, ``1.5TB``, ``2TiB``, ``1000`` or ``1e+15``, which is how
-    a column of floats is written. Raises UsageError (2).
+    """Return the bytes of ``500GB``, ``1.5TB``, ``2TiB`` or ``1000``. Raises UsageError (2).
 
     Example:
         >>> parse_bytes("1.5TB"), parse_bytes("2KiB")
