@@ -52,8 +52,11 @@ class InputEntry(msgspec.Struct, frozen=True):
 
 #: What ``files_read`` says of each file of a stream, after its path.
 FILE_COUNTS: Final = (
-    *("bytes", "content_bytes", "records_read"),
-    *("records_counted", "malformed_bytes"),
+    "bytes",
+    "content_bytes",
+    "records_read",
+    "records_counted",
+    "malformed_bytes",
 )
 
 
@@ -130,10 +133,7 @@ def _short(files: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 def _long(entry: Mapping[str, Any], count: int) -> list[list[Any]]:
     return [
-        [
-            entry["base"] + name,
-            *(None if number == "-" else int(number) for number in numbers),
-        ]
+        [entry["base"] + name, *(None if n == "-" else int(n) for n in numbers)]
         for name, *numbers in (text.rsplit(" ", count) for text in entry["files"])
     ]
 
