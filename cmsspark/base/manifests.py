@@ -68,7 +68,7 @@ def compact(document: Mapping[str, Any]) -> dict[str, Any]:
         >>> files = [["/logs/part-0", 5, 70], ["/logs/part-1", 6, None]]
         >>> short = compact({"inputs": [{"stream": "eos", "files": files}]})
         >>> short["inputs"]
-        [{'stream': 'eos', 'base': '/logs/part-', 'files': ['0 5 70', '1 6 -']}]
+        [{'stream': 'eos', 'files': ['0 5 70', '1 6 -'], 'base': '/logs/part-'}]
         >>> expand(short) == {"inputs": [{"stream": "eos", "files": files}]}
         True
     """
