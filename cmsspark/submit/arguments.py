@@ -50,7 +50,7 @@ GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--no-wait", "in cluster mode: return after the submission"),
         Option(
             "--start-within",
-            "give up if YARN has not started the job after SECONDS (default 1800; 0 waits for ever)",
+            "give up if YARN has not started the job, or gives it no executor, for SECONDS (default 1800; 0 waits for ever)",
             "SECONDS",
         ),
         Option("--master", "another master than the profile's", "URL", "spark.master"),

@@ -8,7 +8,6 @@ names a way back to the real one, which ``launch.py`` takes.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import re
@@ -24,7 +23,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from cmsspark.apps.monitor import spark_watch
-from cmsspark.base.errors import CmssparkError, Exit, SettingsError
+from cmsspark.base.errors import CmssparkError, Exit, NotReady, SettingsError
+from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.engines.refusals import refusal
 from cmsspark.submit.command import JAVA_OPTIONS, Command, with_env
 from cmsspark.submit.host import write_note
@@ -35,10 +35,11 @@ from cmsspark.submit.yarn import (
     active_nodes,
     diagnostics,
     fetch_logs,
+    granted_executors,
     kill,
     last_error,
     master_log,
-    running_containers,
+    queue_use,
 )
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ _VAGUE_CODES: Final = (1, Exit.BUG)
 LOOKS_S: Final = (20.0, *(15.0,) * 40, *(60.0,) * 20)
 #: Seconds after which it is said why YARN has not started an application.
 _WORD_S: Final = 30.0
+#: Seconds between further looks at an application that has had no executor.
+_REST_S: Final = 60.0
 #: Containers that may fail for a reason while others run.
 _BAD_NODES: Final = 3
 _TAIL_LETTERS: Final = 65_536
@@ -198,36 +201,28 @@ def run(
             has_ivy=has_ivy,
             has_job=command.mode != "cluster",
         )
-        look = functools.partial(_look_at_master, application, {**environ, **command.env})
-        say_why = functools.partial(_say_wait, application, {**environ, **command.env})
-        outcome = _wait(child, application, command.start_within, look, say_why)
-        if isinstance(outcome, CmssparkError):
+        watchdog = (
+            None
+            if application is None
+            else _Watchdog(application, {**environ, **command.env}, command.start_within)
+        )
+        outcome = _wait(child, watchdog)
+        if application is not None and isinstance(outcome, CmssparkError):
             _end_application(child, application, command, environ)
-        elif outcome is None:
-            _give_up(child, application, command, environ)
-    reason: CmssparkError | None = None
-    code: int | None
-    if isinstance(outcome, CmssparkError):
-        reason, code = outcome, int(outcome.exit_code)
-    else:
-        code = outcome
+    code = outcome if isinstance(outcome, int) else int(outcome.exit_code)
     os.close(writer)
     if tree is not None:
-        tree.end(int(Exit.NOT_READY) if code is None else code)
+        tree.end(code)
     watch.join(2)
     if measure is not None:
-        measure.ended(
-            int(Exit.NOT_READY) if code is None else code, application.id if application else None
-        )
+        measure.ended(code, application.id if application else None)
         for text in measure.ending_lines():
             write_note(text)
-    if reason is not None:
-        write_note(reason.text())
-        return int(reason.exit_code)
-    interrupted = bool(forward.received)
-    if interrupted:
+    if isinstance(outcome, CmssparkError):
+        write_note(outcome.text())
+        return code
+    if forward.received:
         write_note(_interrupted(command, application))
-    if interrupted or code is None:
         return int(Exit.NOT_READY)
     if code < 0:
         write_note(
@@ -321,106 +316,114 @@ def _with_channels(command: Command, environ: Mapping[str, str], descriptor: int
     return with_env(command, SPARK_SUBMIT_OPTS=f"{_LOG_YARN} {own_options}".strip())
 
 
-def _wait(
-    child: subprocess.Popen[bytes],
-    application: Application | None,
-    start_within: float,
-    look: Callable[[], CmssparkError | None],
-    say_why: Callable[[], None],
-) -> int | CmssparkError | None:
-    """Return the child's exit code; None where its application did not start in time,
-    and the reason that ``look`` finds where it runs and gets no executor. ``say_why`` says
-    why it has not started yet.
-    """
-    if application is None:
-        return child.wait()
-    end = time.monotonic() + start_within
-    looks = iter(LOOKS_S)
-    next_look = math.inf
-    next_word = time.monotonic() + _WORD_S
-    while True:
+def _wait(child: subprocess.Popen[bytes], watchdog: _Watchdog | None) -> int | CmssparkError:
+    """Return the child's exit code, or what its application waits for in vain."""
+    while watchdog is not None:
         try:
             return child.wait(1)
         except subprocess.TimeoutExpired:
-            now = time.monotonic()
-            if not application.has_started:
-                if now > end:
-                    return None
-                if now > next_word:
-                    say_why()
-                    next_word = now + _WORD_S
-                continue
-            if next_look == math.inf:
-                next_look = now + next(looks)
-            elif now > next_look:
-                if (reason := look()) is not None:
-                    return reason
-                seconds = next(looks, None)
-                if seconds is None:
-                    return child.wait()
-                next_look = now + seconds
+            if (reason := watchdog.look()) is not None:
+                return reason
+    return child.wait()
 
 
-def _say_wait(application: Application | None, environ: Mapping[str, str]) -> None:
-    """Say why YARN has not started an application yet; once for each reason."""
-    if application is None or application.id is None:
-        return
-    text = diagnostics(environ, application.id)
-    # Without the time: [Sat Nov 28 14:10:00 +0000 2026] …
-    reason = text.partition("] ")[2] or text
-    if reason and reason != application.wait_reason:
-        application.wait_reason = reason
-        write_note(f"{application.id} waits for YARN: {' '.join(reason.split())[:300]}")
+class _Watchdog:
+    """Follows an application on YARN from its submission: says what it waits for, its start
+    and then its first executor, once for each reason, and finds what it waits for in vain.
+    """
 
+    def __init__(
+        self, application: Application, environ: Mapping[str, str], patience_s: float
+    ) -> None:
+        self.application, self.environ, self.patience_s = application, environ, patience_s
+        now = time.monotonic()
+        #: Since when it waits; None where it does not, or is not known to.
+        self._since: float | None = now
+        self._next_look = now + _WORD_S
+        self._looks: Iterator[float] | None = None
+        self._has_worked = False
 
-def _look_at_master(
-    application: Application | None, environ: Mapping[str, str]
-) -> CmssparkError | None:
-    """Return why an application that runs gets no executor, where its master says so."""
-    if application is None or application.id is None:
+    def look(self) -> CmssparkError | None:
+        """Return what the application waits for in vain; None where it may go on."""
+        now = time.monotonic()
+        if self._looks is None and self.application.has_started:
+            self._since, self._looks = None, iter(LOOKS_S)
+            self._next_look = now + next(self._looks)
+        if self._looks is None:
+            return self._look_at_start(now)
+        if now <= self._next_look:
+            return None
+        reason = self._look_at_master(now)
+        self._next_look = now + next(self._looks, math.inf if self._has_worked else _REST_S)
+        return reason
+
+    def _look_at_start(self, now: float) -> CmssparkError | None:
+        if self._is_late(now):
+            nodes = active_nodes(self.environ)
+            size = None if nodes is None else f"the cluster has {pluralize(nodes, 'active node')}"
+            return self._too_late("did not start the application", size)
+        if now > self._next_look and self.application.id is not None:
+            self._next_look = now + _WORD_S
+            text = diagnostics(self.environ, self.application.id)
+            # Without the time: [Sat Nov 28 14:10:00 +0000 2026] …
+            if words := (text.partition("] ")[2] or text).split():
+                self._note_wait(f"YARN: {' '.join(words)[:300]}")
         return None
-    # Other words of a master that runs may be of a task that is tried again.
-    log = master_log(environ, application.id)
-    reason = refusal(log, only_lasting=True)
-    if reason is None:
+
+    def _look_at_master(self, now: float) -> CmssparkError | None:
+        if self.application.id is None:
+            return None
+        # Other words of a master that runs may be of a task that is tried again.
+        log = master_log(self.environ, self.application.id)
+        executors = granted_executors(self.environ, self.application.id)
+        reason = refusal(log, only_lasting=True)
+        # Where an executor runs, one bad node among good ones is no reason to end it.
+        if reason is not None and (
+            executors.running <= 0 or log.count(str(reason.found)[:60]) > _BAD_NODES
+        ):
+            return reason
+        self._has_worked |= executors.running > 0
+        if self._has_worked or not executors.awaited_bytes:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        else:
+            demand = f"it asks for {volume(executors.awaited_bytes)}{queue_use(self.environ, executors.queue)}"
+            if self._is_late(now):
+                return self._too_late("gave the application no executor", demand)
+            self._note_wait("an executor", f": {demand}")
         return None
-    # Where another container runs, one bad node among good ones is no reason to end it.
-    is_repeated = log.count(str(reason.found)[:60]) > _BAD_NODES
-    return reason if is_repeated or running_containers(environ, application.id) <= 1 else None
+
+    def _is_late(self, now: float) -> bool:
+        return self._since is not None and now > self._since + self.patience_s
+
+    def _too_late(self, problem: str, room_text: str | None) -> NotReady:
+        return NotReady(
+            f"YARN {problem} within {self.patience_s:.0f} s",
+            where=self.application.page,
+            found=room_text,
+            next_step="run it again later, or with another --queue, or let it wait longer with --start-within",
+        )
+
+    def _note_wait(self, reason: str, details: str = "") -> None:
+        if reason != self.application.wait_reason:
+            self.application.wait_reason = reason
+            write_note(f"{self.application.id} waits for {reason}{details}")
 
 
 def _end_application(
     child: subprocess.Popen[bytes],
-    application: Application | None,
+    application: Application,
     command: Command,
     environ: Mapping[str, str],
 ) -> None:
     """End an application and its driver here."""
-    assert application is not None
     if application.id and not kill(application.id, command.argv[0], {**environ, **command.env}):
         write_note(
             f"  {application.id} could not be ended: yarn application -kill {application.id}"
         )
     for pid in [*descendants(child.pid), child.pid]:
         with_signal(pid, signal.SIGTERM)
-
-
-def _give_up(
-    child: subprocess.Popen[bytes],
-    application: Application | None,
-    command: Command,
-    environ: Mapping[str, str],
-) -> None:
-    assert application is not None
-    nodes = active_nodes(environ)
-    cluster_text = "" if nodes is None else f"; the cluster has {nodes} active nodes"
-    write_note(
-        f"YARN did not start the application within {command.start_within:.0f} s{cluster_text}"
-    )
-    write_note(
-        "  next: run it again later, or with another --queue, or let it wait longer with --start-within"
-    )
-    _end_application(child, application, command, environ)
 
 
 def _interrupted(command: Command, application: Application | None) -> str:

@@ -153,8 +153,9 @@ class Queue:
     is_leaf: bool
     #: RUNNING, STOPPED or DRAINING.
     state: str
-    #: Its largest share of the cluster, 0 to 1.
+    #: Its largest share of the cluster, and the one in use, 0 to 1.
     largest_share: float
+    used_share: float
 
 
 def queues(environ: Mapping[str, str]) -> dict[str, Queue] | None:
@@ -176,6 +177,7 @@ def queues(environ: Mapping[str, str]) -> dict[str, Queue] | None:
                 not (entry.get("queues") or {}).get("queue"),
                 str(entry.get("state", "RUNNING")),
                 float(entry.get("absoluteMaxCapacity", 100)) / 100,
+                float(entry.get("absoluteUsedCapacity", 0)) / 100,
             )
             for entry in entries
             for key in ("queueName", "queuePath")
@@ -183,6 +185,14 @@ def queues(environ: Mapping[str, str]) -> dict[str, Queue] | None:
         }
 
     return _answer(environ, "scheduler", all_queues)
+
+
+def queue_use(environ: Mapping[str, str], name: str) -> str:
+    """Return words on how much of a queue is in use; empty if YARN's pages do not say."""
+    queue = (queues(environ) or {}).get(name)
+    if queue is None:
+        return ""
+    return f"; the queue {name} uses {queue.used_share:.0%} of YARN, of {queue.largest_share:.0%} at most"
 
 
 def _queues_below(queue: Any) -> Iterator[Any]:
@@ -213,10 +223,26 @@ def diagnostics(environ: Mapping[str, str], application: str) -> str:
     return _answer(environ, path, lambda answer: str(answer["app"].get("diagnostics") or "")) or ""
 
 
-def running_containers(environ: Mapping[str, str], application: str) -> int:
-    """Return how many containers of an application run; 0 if YARN's pages do not say."""
-    path = f"apps/{application}"
-    return _answer(environ, path, lambda answer: int(answer["app"]["runningContainers"])) or 0
+@dataclass(frozen=True)
+class Executors:
+    """What YARN has given to an application that runs, and what it asks for."""
+
+    running: int
+    awaited_bytes: int = 0
+    queue: str = ""
+
+
+def granted_executors(environ: Mapping[str, str], application: str) -> Executors:
+    """Return the executors of an application that runs; none if YARN's pages do not say."""
+
+    def read(answer: Any) -> Executors:
+        app = answer["app"]
+        uses = (app.get("resourceInfo") or {}).get("resourceUsagesByPartition", [])
+        awaited = sum(int(use["pending"]["memory"]) for use in uses)
+        master = 0 if app.get("unmanagedApplication") else 1
+        return Executors(int(app["runningContainers"]) - master, awaited << 20, str(app["queue"]))
+
+    return _answer(environ, f"apps/{application}", read) or Executors(0)
 
 
 def master_log(environ: Mapping[str, str], application: str) -> str:

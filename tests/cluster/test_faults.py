@@ -207,6 +207,28 @@ def test_what_no_node_starts_in_time_is_given_up_and_ended(world: World) -> None
     ]
 
 
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_a_job_that_others_leave_no_room_for_an_executor_says_so_and_is_given_up(
+    world: World, mode: str
+) -> None:
+    # With its driver here, or this job's beside it, the node has no room for one of ours.
+    script = world.folder / "busy.py"
+    script.write_text(
+        "import time\nfrom pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\ntime.sleep(600)\n"
+    )
+    room = ("--conf", "spark.executor.memory=2g", "--conf", "spark.executor.instances=1")
+    busy = world.start(
+        str(script), "--yarn", *room, "--conf", "spark.dynamicAllocation.enabled=false"
+    )
+    world.until(busy, lambda: bool(executors(world)), "an executor of another application")
+    words = ("--deploy-mode", mode, "--start-within", "30")
+    ended = world.run(*world.on_yarn(JOB, FOUT, *words))
+    world.shell(busy)
+    assert ended.code == 75 and "waits for an executor: it asks for 1.6 GB" in ended.err
+    assert "gave the application no executor within 30 s" in ended.err
+
+
 def test_a_driver_that_the_nodes_cannot_reach_is_reported_with_the_setting(world: World) -> None:
     unreachable = ("--conf", "spark.driver.host=127.0.0.9", "--conf", "spark.yarn.am.waitTime=10s")
     ended = world.run(*world.on_yarn(JOB, FOUT, *unreachable))

@@ -163,7 +163,7 @@ def test_a_cluster_is_asked_for_what_a_run_with_the_profiles_options_needs(
     monkeypatch.setattr(yarn, "pages", lambda properties: ["http://rm:8088"])
     small = findings(tmp_path, "profile: yarn\n", environ)["cluster"]
     assert small.state == WRONG and "no node of YARN has room for the executor" in small.text
-    halted = yarn.Queue("root.cms", True, "STOPPED", 1.0)
+    halted = yarn.Queue("root.cms", True, "STOPPED", 1.0, 0.0)
     monkeypatch.setattr(yarn, "queues", lambda environ: {"cms": halted})
     queue = "profile: yarn\nspark: {spark.yarn.queue: cms}\n"
     both = findings(tmp_path, queue, environ)["cluster"].text

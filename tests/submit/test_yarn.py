@@ -581,6 +581,10 @@ def test_the_jobs_own_code_is_kept_whatever_else_was_said(
     assert run(says(*lines), os.environ) == 66
 
 
+def watchdog() -> run_command._Watchdog:
+    return run_command._Watchdog(yarn.Application(lambda _: None, id=ID), {}, 1.0)
+
+
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_what_runs_and_waits_for_an_executor_in_vain_is_ended_with_what_its_master_says(
     mode: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -605,6 +609,44 @@ def test_what_runs_and_waits_for_an_executor_in_vain_is_ended_with_what_its_mast
     assert "spark.dynamicAllocation.shuffleTracking.enabled=true" in told
 
 
+@pytest.mark.parametrize(
+    ("answers", "is_given_up"),
+    [
+        ([yarn.Executors(0, 3 << 29, "cms")], True),
+        # The driver works, and asks for nothing.
+        ([yarn.Executors(0)], False),
+        # An executor that ended again: the job has begun.
+        ([yarn.Executors(1, 3 << 29), yarn.Executors(0, 3 << 29)], False),
+    ],
+)
+def test_a_job_that_gets_no_executor_in_a_busy_queue_says_so_and_is_given_up(
+    answers: list[yarn.Executors],
+    is_given_up: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = itertools.chain(answers, itertools.repeat(answers[-1]))
+    clock = SimpleNamespace(monotonic=iter(range(6_000)).__next__)
+    monkeypatch.setattr(run_command, "time", clock)
+    monkeypatch.setattr(run_command, "master_log", lambda *_: "INFO ExecutorRunnable: Starting")
+    monkeypatch.setattr(run_command, "granted_executors", lambda *_: next(given))
+    queue = yarn.Queue("root.cms", True, "RUNNING", 1.0, 0.67)
+    monkeypatch.setattr(yarn, "queues", lambda _: {"cms": queue})
+    application = yarn.Application(lambda _: None, id=ID, state="RUNNING")
+    waiting = run_command._Watchdog(application, {}, START_WITHIN_S)
+    seen = next(
+        ((second, reason) for second in range(5_000) if (reason := waiting.look()) is not None),
+        None,
+    )
+    waits = f"{ID} waits for an executor: it asks for 1.6 GB; the queue cms uses 67% of YARN"
+    assert capsys.readouterr().err.count(waits) == is_given_up
+    assert (seen is not None) is is_given_up
+    if seen is not None:
+        second, reason = seen
+        assert START_WITHIN_S < second < START_WITHIN_S + 90 and int(reason.exit_code) == 75
+        assert "gave the application no executor within 1800 s" in reason.problem
+
+
 def test_an_executor_that_fails_again_is_named_within_90_seconds() -> None:
     """Executors that do not reach the shuffle service end after some 25 s each, and one
     of them runs at most looks: the second failure decides.
@@ -626,8 +668,8 @@ def test_an_executor_that_fails_again_is_named_within_90_seconds() -> None:
         log = "".join(failure.format(number) for number in range(failures))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(run_command, "master_log", lambda *_, text=log: text)
-            patch.setattr(run_command, "running_containers", lambda *_: 2)
-            named = run_command._look_at_master(yarn.Application(lambda _: None, id=ID), {})
+            patch.setattr(run_command, "granted_executors", lambda *_: yarn.Executors(1))
+            named = watchdog()._look_at_master(now)
         if named is not None:
             break
     assert named is not None and int(named.exit_code) == 78 and now <= 90
@@ -666,16 +708,15 @@ def test_in_client_mode_yarn_is_asked_who_ended_an_application(
 
 
 @pytest.mark.parametrize(
-    ("containers", "times", "is_ended"), [(2, 1, False), (1, 1, True), (2, 9, True)]
+    ("running", "times", "is_ended"), [(1, 1, False), (0, 1, True), (1, 9, True)]
 )
 def test_one_bad_node_among_good_ones_ends_nothing(
-    containers: int, times: int, is_ended: bool, monkeypatch: pytest.MonkeyPatch
+    running: int, times: int, is_ended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = "InvalidAuxServiceException: The auxService:spark_shuffle does not exist\n"
     monkeypatch.setattr(run_command, "master_log", lambda *_: line * times)
-    monkeypatch.setattr(run_command, "running_containers", lambda *_: containers)
-    application = yarn.Application(lambda _: None, id=ID)
-    assert (run_command._look_at_master(application, {}) is not None) is is_ended
+    monkeypatch.setattr(run_command, "granted_executors", lambda *_: yarn.Executors(running))
+    assert (watchdog()._look_at_master(0.0) is not None) is is_ended
 
 
 def test_a_master_that_says_nothing_of_that_kind_is_left_alone(
