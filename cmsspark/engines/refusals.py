@@ -165,6 +165,22 @@ _REFUSALS: Final = (
         "the nodes' Java is too old for this Spark",
         "name another one of theirs (Spark 4: Java 17): --conf spark.yarn.appMasterEnv.JAVA_HOME=DIR "
         "--conf spark.executorEnv.JAVA_HOME=DIR",
+        is_lasting=True,
+    ),
+    _rule(
+        r"[^\n]*\nError: Could not create the Java Virtual Machine"
+        r"|Error occurred during initialization of VM\n[^\n]*",
+        SettingsError,
+        "Java does not start with these options",
+        "correct extraJavaOptions and memory of spark.driver, spark.executor or spark.yarn.am: "
+        "--explain shows them",
+        is_lasting=True,
+    ),
+    _rule(
+        r"Could not find or load main class org\.apache\.spark\.\S+",
+        SettingsError,
+        "what spark.yarn.archive or spark.yarn.jars names has no Spark in it",
+        "zip the jars of $SPARK_HOME/jars, without their folder, or leave the option out",
     ),
     _rule(
         r"InvalidLabelResourceRequestException[^\n]*",

@@ -147,9 +147,12 @@ _TAIL_LETTERS: Final = 65_536
 #: The end of a line that is looked at. A refusal by Kubernetes takes some 2,000 bytes.
 _LINE_BYTES: Final = 8_192
 _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
-#: How spark-submit tells that it failed itself, and not the job or the application.
+#: How spark-submit, or its Java, tells that it failed itself, and not the job or the
+#: application.
 _SUBMIT_SAID: Final = re.compile(
-    r'^Exception in thread "main" (?!\S*(?:SparkUserAppException|SparkException: Application))(\S.*)',
+    r'^(?:Exception in thread "main" (?!\S*(?:SparkUserAppException|SparkException: Application))'
+    r"|Error occurred during initialization of VM\n"
+    r"|(?=.*\nError: Could not create the Java Virtual Machine))(\S.*)",
     re.MULTILINE,
 )
 _UNRESOLVED: Final = re.compile(rb"(?:unresolved dependency|download failed): ([^\s\]!]+?)[:!]")
@@ -249,12 +252,12 @@ def _final_code(
         sys.stderr.write("\n".join(watch.tail.splitlines()[-20:]) + "\n")
     if application is not None and command.mode == "cluster":
         return _end_on_yarn(application, command, environ, code, watch)
-    if code in _VAGUE_CODES and (application is not None or command.is_on_kubernetes):
-        reason = (
-            refusal(f"{application.diagnostics}\n{watch.tail}")
-            if application is not None
-            else kubernetes_refusal(watch.tail, command.options.get("spark.master") or "")
-        )
+    if code in _VAGUE_CODES:
+        reason = None
+        if application is not None:
+            reason = refusal(f"{application.diagnostics}\n{watch.tail}")
+        elif command.is_on_kubernetes:
+            reason = kubernetes_refusal(watch.tail, command.options.get("spark.master") or "")
         reason = reason or _submit_failure(watch.tail)
         if reason is not None:
             write_note(reason.text())
@@ -288,7 +291,7 @@ def _submit_failure(text: str) -> CmssparkError | None:
     return SettingsError(
         "spark-submit failed before the job began",
         found=messages[-1][:300],
-        next_step="check the cluster's configuration in HADOOP_CONF_DIR, and Spark's options: --explain shows them",
+        next_step="check Spark's options, which --explain shows, and on a cluster its configuration in HADOOP_CONF_DIR",
     )
 
 

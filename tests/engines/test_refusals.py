@@ -198,6 +198,17 @@ TEXTS = {
         "damaged",
         "hdfs fsck /cms/day/part-0.gz",
     ),
+    "Container exited with a non-zero exit code 1. Error file: prelaunch.err.\nUnrecognized VM option 'NoSuch'\n"
+    "Error: Could not create the Java Virtual Machine.": (
+        78,
+        "Java does not start",
+        "extraJavaOptions",
+    ),
+    "Error: Could not find or load main class org.apache.spark.deploy.yarn.ApplicationMaster\nCaused by: ": (
+        78,
+        "has no Spark in it",
+        "$SPARK_HOME/jars",
+    ),
     "org.apache.hadoop.hdfs.BlockMissingException: Could not obtain block: BP-1:blk_2_3 file=/cms/day/part-0.gz No "
     "live nodes contain current block": (65, "damaged", "hdfs fsck /cms/day/part-0.gz"),
 }
@@ -236,8 +247,9 @@ def test_other_words_are_no_refusal(text: str) -> None:
 
 def test_only_what_is_waited_for_in_vain_ends_a_running_application() -> None:
     lasting = [text for text in TEXTS if refusal(text, only_lasting=True) is not None]
-    assert [text for text in lasting if "huffle" in text or "vcores" in text] == lasting
-    assert len(lasting) == 3
+    words = ("huffle", "vcores", "Virtual Machine", "UnsupportedClassVersion")
+    assert [text for text in lasting if any(word in text for word in words)] == lasting
+    assert len(lasting) == 6
 
 
 def test_the_file_of_a_damaged_block_is_the_one_that_was_read() -> None:

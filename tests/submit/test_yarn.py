@@ -564,8 +564,28 @@ def test_a_spark_submit_that_fails_itself_is_78_with_what_it_said(
     assert "HADOOP_CONF_DIR" in told and "ended as None" not in told
 
 
-def test_a_script_that_ends_with_1_is_no_failure_of_spark_submit() -> None:
-    said = 'Exception in thread "main" org.apache.spark.SparkUserAppException: User application exited with 1'
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Unrecognized VM option 'NoSuch'\nError: Could not create the Java Virtual Machine.",
+        "Error occurred during initialization of VM\nToo small maximum heap",
+        'Exception in thread "main" java.lang.NumberFormatException: For input string: "many"',
+    ],
+)
+def test_a_java_that_does_not_start_on_this_host_is_78(said: str) -> None:
+    built = says(said, mode="client")
+    built.options.set_option("spark.master", "local[2]", "test")
+    assert run(built, os.environ) == 78
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'Exception in thread "main" org.apache.spark.SparkUserAppException: User application exited with 1',
+        "Unrecognized option --x of a script",
+    ],
+)
+def test_a_script_that_ends_with_1_is_no_failure_of_spark_submit(said: str) -> None:
     assert run(says(said, mode="client"), os.environ) == 1
 
 
