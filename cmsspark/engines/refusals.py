@@ -73,6 +73,12 @@ _REFUSALS: Final = (
         "name another one with --queue, or ask its administrators for permission",
     ),
     _rule(
+        r"[Qq]ueue (?P<queue>[\w.-]+) already has 0 applications[^\n]*",
+        SettingsError,
+        "the queue {queue} of YARN never takes an application: its limit is none",
+        "name another one with --queue, or ask its administrators to raise the limit",
+    ),
+    _rule(
         r"[Qq]ueue (?P<queue>[\w.-]+) is (?:STOPPED|DRAINING)[^\n]*"
         r"|[Qq]ueue (?P<full>[\w.-]+) already has \d+ applications[^\n]*",
         NotReady,

@@ -56,6 +56,8 @@ _NEVER_BEGAN = (
     "YarnClientSchedulerBackend.waitFor",
     "a stopped SparkContext",
 )
+#: Exceptions of connections and ports; a host that nobody knows is a setting.
+_OF_SERVERS = re.compile(r"java\.net\.(?!UnknownHost)|hadoop\.(?:ipc|net)\.")
 _UNREACHED = re.compile(r"Failed to connect to (?:driver at )?/?([\w.-]+:\d+)")
 
 #: How Spark names a file that its own readers failed on, and an exception that led to another.
@@ -226,7 +228,7 @@ def _not_done(text: str) -> errors.CmssparkError | None:
 
 
 def why_not_started(text: str) -> errors.CmssparkError | None:
-    """Return what it means that there is no session; None where Spark's own words must do."""
+    """Return what it means that there is no session; None where no exception of Java says why."""
     if (refused := kerberos.refused(text) or refusal(text)) is not None:
         return refused
     unreached = _UNREACHED.search(text)
@@ -251,7 +253,20 @@ def why_not_started(text: str) -> errors.CmssparkError | None:
             next_step=f"yarn logs -applicationId {failed[1] if failed else '…'} says why; where the nodes cannot "
             "connect to this host, set spark.driver.host or use --deploy-mode cluster",
         )
-    return None
+    reason = _first_reason(text)
+    if reason is None:
+        return None
+    if _OF_SERVERS.search(reason):
+        return errors.NotReady(
+            "Spark did not start",
+            found=reason,
+            next_step="run it again later; --explain shows each address and port that is set",
+        )
+    return errors.SettingsError(
+        "Spark does not start with these options",
+        found=reason,
+        next_step="correct what that names: --explain shows each option and where it is set",
+    )
 
 
 def _first_reason(text: str) -> str | None:

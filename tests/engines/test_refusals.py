@@ -198,6 +198,11 @@ TEXTS = {
         "damaged",
         "hdfs fsck /cms/day/part-0.gz",
     ),
+    "Queue root.closed already has 0 applications, cannot accept submission of application: application_1_9": (
+        78,
+        "root.closed of YARN never takes",
+        "--queue",
+    ),
     "Container exited with a non-zero exit code 1. Error file: prelaunch.err.\nUnrecognized VM option 'NoSuch'\n"
     "Error: Could not create the Java Virtual Machine.": (
         78,

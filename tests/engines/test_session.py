@@ -21,6 +21,7 @@ cmsspark.base.errors.DataError: a gzip file is damaged
  SQLSTATE: 38000
 \tat org.apache.spark.X.y(X.scala:1)
 """
+JAVA = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
 UNREAD = """SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file {}.  SQLSTATE
 \tat org.apache.spark.X.y(X.scala:1)
 Caused by: {}
@@ -168,6 +169,10 @@ def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
             75,
             None,
         ),
+        (f"{JAVA}java.lang.ClassNotFoundException: com.example.NoSerializer\n", 78, None),
+        (f"{JAVA}SparkIllegalArgumentException: [INVALID_CONF_VALUE.TYPE_MISMATCH]\n", 78, None),
+        (f"{JAVA}java.net.UnknownHostException: no-such-host.invalid\n", 78, None),
+        (f"{JAVA}java.net.BindException: Address already in use\n", 75, None),
     ],
 )
 def test_a_session_that_yarn_did_not_start_is_reported_with_what_to_change(
