@@ -175,7 +175,7 @@ _REFUSALS: Final = (
     ),
     _rule(
         r"[^\n]*\nError: Could not create the Java Virtual Machine"
-        r"|Error occurred during initialization of VM\n[^\n]*",
+        r"|Error occurred during initialization of (?:VM|boot layer)\n[^\n]*",
         SettingsError,
         "Java does not start with these options",
         "correct extraJavaOptions and memory of spark.driver, spark.executor or spark.yarn.am: "

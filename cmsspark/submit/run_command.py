@@ -151,7 +151,7 @@ _STATUS: Final = re.compile(rb"User application exited with (?:status )?(\d+)")
 #: application.
 _SUBMIT_SAID: Final = re.compile(
     r'^(?:Exception in thread "main" (?!\S*(?:SparkUserAppException|SparkException: Application))'
-    r"|Error occurred during initialization of VM\n"
+    r"|Error occurred during initialization of (?:VM|boot layer)\n"
     r"|(?=.*\nError: Could not create the Java Virtual Machine))(\S.*)",
     re.MULTILINE,
 )

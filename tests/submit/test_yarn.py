@@ -569,6 +569,8 @@ def test_a_spark_submit_that_fails_itself_is_78_with_what_it_said(
     [
         "Unrecognized VM option 'NoSuch'\nError: Could not create the Java Virtual Machine.",
         "Error occurred during initialization of VM\nToo small maximum heap",
+        "Error occurred during initialization of boot layer\njava.lang.module.FindException: Module "
+        "jdk.incubator.vector not found",
         'Exception in thread "main" java.lang.NumberFormatException: For input string: "many"',
     ],
 )
