@@ -33,12 +33,14 @@ from cmsspark.submit.yarn import (
     MARK,
     Application,
     active_nodes,
+    collects_logs,
     diagnostics,
     fetch_logs,
     granted_executors,
     kill,
     last_error,
     master_log,
+    master_page,
     queue_use,
 )
 
@@ -488,11 +490,13 @@ def _show_last_error(
     """Show the last error of the container that failed: of ``container`` where its name
     is known. Return what refused it; None where nothing known did.
     """
-    logs = fetch_logs(application, command.argv[0], {**environ, **command.env})
+    environ = {**environ, **command.env}
+    logs = fetch_logs(application, command.argv[0], environ)
     name, error = last_error({container: logs[container]} if container in logs else logs)
     if error:
         sys.stderr.write(f"{name} wrote:\n  " + error.replace("\n", "\n  ") + "\n")
-    write_note(f"all it wrote: yarn logs -applicationId {application}")
+    page = None if collects_logs(environ) else master_page(environ, application)
+    write_note(f"all it wrote: {page or f'yarn logs -applicationId {application}'}")
     stderr = logs.get(name, {}).get("stderr", "")
     return refusal(error) or refusal(stderr, only_lasting=True)
 

@@ -245,23 +245,27 @@ def granted_executors(environ: Mapping[str, str], application: str) -> Executors
     return _answer(environ, f"apps/{application}", read) or Executors(0)
 
 
-def master_log(environ: Mapping[str, str], application: str) -> str:
-    """Return the end of what a running application's master wrote to stderr; empty if
+def master_log(environ: Mapping[str, str], application: str, name: str = "stderr") -> str:
+    """Return the end of a log of an application's master, as its node has it; empty if
     YARN's pages do not show it.
     """
     from cmsspark.base.sockets import ConnectionLost
     from cmsspark.settings.http_client import fetch_text
 
-    logs = _answer(
-        environ, f"apps/{application}", lambda answer: str(answer["app"]["amContainerLogs"])
-    )
-    if logs is None:
+    page = master_page(environ, application)
+    if page is None:
         return ""
     with suppress(ConnectionLost, ValueError):
-        address = _as_user(f"{logs}/stderr/?start=-{_LOG_BYTES}", environ)
+        address = _as_user(f"{page}/{name}/?start=-{_LOG_BYTES}", environ)
         text: str = fetch_text(address, seconds=5)
-        return html.unescape(text)
+        return html.unescape(text.partition("<pre>")[2].rpartition("</pre>")[0])
     return ""
+
+
+def master_page(environ: Mapping[str, str], application: str) -> str | None:
+    """Return the page of the logs of an application's master; None if YARN's pages do not say."""
+    path = f"apps/{application}"
+    return _answer(environ, path, lambda answer: str(answer["app"]["amContainerLogs"]))
 
 
 def _answer(environ: Mapping[str, str], path: str, read: Callable[[Any], T]) -> T | None:
@@ -486,10 +490,20 @@ def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
     return name, "\n".join((stdout.strip() or stderr.strip()).splitlines()[-3:])
 
 
+def collects_logs(environ: Mapping[str, str]) -> bool:
+    """Return whether YARN collects what containers wrote, as far as its configuration says."""
+    return configured(environ, "yarn.log-aggregation-enable") != "false"
+
+
 def fetch_logs(application: str, submit: str, environ: Mapping[str, str]) -> dict[str, Logs]:
-    """Return what the application's containers wrote, by container; empty where YARN
-    does not give it.
+    """Return what the application's containers wrote, by container; of the master alone
+    where YARN does not collect it, and empty where YARN does not give it.
     """
+    if not collects_logs(environ):
+        page = master_page(environ, application) or ""
+        (name,) = re.findall(r"/(container_\w+)/", page) or ("",)
+        kinds = ("stdout", "stderr")
+        return {name: {kind: master_log(environ, application, kind) for kind in kinds}}
     with tempfile.TemporaryDirectory(prefix="cmsspark-logs-") as folder:
         _ask_yarn(["logs", application, folder], submit, environ)
         files = sorted(Path(folder).rglob("container_*"))

@@ -758,16 +758,17 @@ def test_a_master_that_says_nothing_of_that_kind_is_left_alone(
 
 
 def test_the_log_of_the_master_is_read_from_the_node_that_the_manager_names(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
             address = f"http://127.0.0.1:{self.server.server_port}"  # type: ignore[attr-defined]
-            logs = {"app": {"amContainerLogs": f"{address}/node/containerlogs/c_1/me"}}
-            is_log = self.path.startswith("/node/containerlogs/c_1/me/stderr/?start=-")
-            text = "<pre>it&#39;s &lt;here&gt;</pre>" if is_log else json.dumps(logs)
+            logs = {"app": {"amContainerLogs": f"{address}/node/containerlogs/container_1/me"}}
+            start = "/node/containerlogs/container_1/me/std"
+            is_log = self.path.startswith((f"{start}err/?start=-", f"{start}out/?start=-"))
+            text = "<p>x<pre>it&#39;s &lt;here&gt;</pre></p>" if is_log else json.dumps(logs)
             self.wfile.write(text.encode())
 
         def log_message(self, *_: object) -> None:
@@ -778,7 +779,11 @@ def test_the_log_of_the_master_is_read_from_the_node_that_the_manager_names(
         thread.start()
         address = f"127.0.0.1:{server.server_port}"
         environ = site(tmp_path, yarn_resourcemanager_webapp_address=address)
-        assert "it's <here>" in yarn.master_log(environ, ID)
+        assert yarn.master_log(environ, ID) == "it's <here>"
+        # Where YARN collects no logs there are those of the node.
+        monkeypatch.setattr(yarn, "collects_logs", lambda _: False)
+        both = dict.fromkeys(("stdout", "stderr"), "it's <here>")
+        assert yarn.fetch_logs(ID, "no-spark-submit", environ) == {"container_1": both}
         server.shutdown()
         thread.join()
     assert yarn.master_log(environ, ID) == ""
