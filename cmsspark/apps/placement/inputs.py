@@ -29,6 +29,8 @@ from cmsspark.store.stored_columns import newest, newest_replicas, open_store, t
 from cmsspark.store.stored_days import StoredDays
 from cmsspark.store.table_files import read_table
 
+#: What a demand and a copy are of.
+PAIR: Final = ["dataset", "site"]
 #: Columns of files: name → other names that are taken for it, those of stored tables too.
 _DATASET, _SITE = ("dataset_name",), ("site_name",)
 _READS: Final = {

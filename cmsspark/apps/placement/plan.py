@@ -10,47 +10,50 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import polars as pl
 
-from cmsspark.apps.placement.inputs import PlacementInputs, Reads, Replicas
+from cmsspark.apps.placement.inputs import PAIR, PlacementInputs, Reads, Replicas
 from cmsspark.base.errors import InputMissing
 from cmsspark.base.names import DERIVED
 from cmsspark.sources.rucio import SCOPE
 
 #: Days of reads that a demand rests on; what nobody read in them has none.
 RECENT_DAYS: Final = 14
-#: Pairs of a dataset and a site are of one kind by the classes of these columns: days
-#: with a read among the recent ones, days since the last read, weeks with a read of those
-#: before, and the share of the dataset that was read.
-_CLASSES: Final = {
-    "active": (2, 4, 8),
-    "idle": (2, 4, 8),
-    "earlier": (1, 3),
-    "share": (0.15, 0.75),
+#: Accesses in the recent days that a pair needs.
+_LEAST_ACCESSES: Final = 10.0
+#: What pairs are judged by → values at which the odds of being read again take a step, and
+#: that step in their logarithm before a store has shown its own; all pairs take the first
+#: one. Days with a read among the recent ones, days since the last read, weeks with a read
+#: of the six before, the share of the dataset that was read, and the part of that in the
+#: last seven days.
+_STEPS: Final[dict[str, dict[float, float]]] = {
+    "active": {1: 0.4, 2: 0.7, 3: 0, 4: 1.1, 6: 0, 8: 1.3, 11: 0},
+    "idle": {2: 0, 3: 0, 4: -0.6, 6: 0, 9: -1.9},
+    "earlier": {1: 0, 2: 0, 4: 0, 6: 0},
+    "share": {0.02: 0, 0.1: 0, 0.3: 0, 0.6: 0, 0.9: 0, 1.2: 0, 2: 0},
+    "newer": {0.2: 0, 0.5: 0, 0.8: 0},
 }
 _EARLIER_DAYS: Final = 42
-#: Past weeks that show how far reads go on, and the most that one pair is believed to grow.
-_ANCHORS, _MOST_GROWTH = 8, 3.0
-#: Before a store has shown more, a week is read half as much as the one before it, and so
-#: many pairs are read again, by active days and by idle days. It counts as so many pairs;
-#: what all pairs did counts as so many of each kind.
-_DECAY, _PRIOR, _PRIOR_OF_KIND = 0.5, 20.0, 3.0
-_AGAIN: Final = {"active": (0.6, 0.75, 0.9, 0.97), "idle": (1.0, 1.0, 0.95, 0.7)}
-#: Of the pairs of a kind, at least so many were read again in the lifetime of a copy.
-_LEAST_LIKELY: Final = 0.85
+#: How much a week is read of what the week before it was, until a store has shown more; the
+#: precision with which that and the steps are believed.
+_DECAY, _BELIEF = 0.5, 4.0
+#: The most that one pair is believed to grow.
+_MOST_GROWTH: Final = 3.0
+#: Of pairs so likely to be read again in the lifetime of a copy, and no others, is there demand.
+_LEAST_LIKELY: Final = 0.9
 #: Siblings are taken if at least so many had their first week, else those of the wider group.
 _LEAST_SIBLINGS: Final = 3
 _GROUPS: Final = (("primary_name", "data_tier"), ("campaign", "data_tier"), ("data_tier",))
-#: Accesses in the recent days that a pair needs.
-LEAST_ACCESSES: Final = 10.0
+
+_Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 #: A copy replaces others if it is expected to serve so many times what they do.
 MARGIN: Final = 1.5
-_PAIR: Final = ["dataset", "site"]
 
 
 @dataclass(frozen=True)
@@ -76,62 +79,92 @@ def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime)
     the lifetime of a copy, ``benefit`` and ``why``. The worth is in bytes and is the
     benefit; if no read has bytes it is in accesses, and the benefit is null.
 
-    A pair is expected to be read as in the last two weeks, times how far pairs of its
-    kind went on being read in the store's own past. Pairs with few reads in them, and
-    kinds that mostly were not read again, have no demand. A dataset that was made in
-    these weeks and not yet read has the first week of its siblings.
+    A pair is expected to be read as in the last two weeks, times how far pairs like it
+    went on being read in the store's own past. Pairs with few reads, and those that are
+    less than :data:`_LEAST_LIKELY` to be read again, have no demand. A dataset that was
+    made in these weeks and not yet read has the first week of its siblings.
     """
     rows, end, days = _with_worth(reads), reads.end, 7 * lifetime
-    earliest = reads.first + timedelta(days=RECENT_DAYS)
-    mondays = [end - timedelta(days=days + 7 * week) for week in range(_ANCHORS)]
+    weeks = ((end - reads.first).days - days - RECENT_DAYS) // 7
+    mondays = (end - timedelta(days=days + 7 * week) for week in range(weeks + 1))
     past = []
     # Before the first day there is nothing, in the same columns.
-    for anchor in (reads.first, *(day for day in mondays if day >= earliest)):
+    for anchor in (reads.first, *mondays):
         is_later = pl.col("day").is_between(anchor, anchor + timedelta(days=days), closed="left")
-        later = rows.filter(is_later).group_by(_PAIR).agg(after=pl.col("worth").sum())
+        later = rows.filter(is_later).group_by(PAIR).agg(after=pl.col("worth").sum())
         pairs = _recent_pairs(rows, replicas, anchor).join(
-            later, _PAIR, "left", maintain_order="left"
+            later, PAIR, "left", maintain_order="left"
         )
         past.append(pairs.with_columns(pl.col("after").fill_null(0.0)))
-    usual = pl.max_horizontal(pl.col("recent") * days / RECENT_DAYS, 1e-12)
+    growth = pl.col("after") * (RECENT_DAYS / days) / pl.max_horizontal("recent", 1e-12)
     kinds = (
         pl.concat(past)
-        .group_by(list(_CLASSES))
+        .group_by(list(_STEPS))
         .agg(
             count=pl.len(),
-            rate=(pl.col("after") / usual).clip(upper_bound=_MOST_GROWTH).sum(),
             again=(pl.col("after") > 0).sum(),
+            growth=growth.clip(0, _MOST_GROWTH).sum(),
         )
-        .sort(list(_CLASSES))
     )
-    likely: pl.Expr = pl.lit(1.0)
-    for name, shares in _AGAIN.items():
-        likely *= pl.col(name).replace_strict(dict(enumerate(shares)), return_dtype=pl.Float64)
-    decay = (1 - _DECAY**lifetime) / (1 - _DECAY) * _DECAY / lifetime
-
-    totals: dict[str, float] = kinds.sum().row(0, named=True)
-
-    def shrunk(name: str, prior: pl.Expr) -> Any:
-        """Return the mean of a kind, drawn to that of all, which is drawn to the prior."""
-        of_all = (totals[name] + _PRIOR * prior) / (totals["count"] + _PRIOR)
-        return (pl.col(name) + _PRIOR_OF_KIND * of_all) / (pl.col("count") + _PRIOR_OF_KIND)
-
-    pairs = _recent_pairs(rows, replicas, end).join(kinds, list(_CLASSES), "left")
-    counts = pl.col("count", "rate", "again").fill_null(0)
-    rate = pl.col("rate") / RECENT_DAYS
+    priors = [step for column in _STEPS.values() for step in column.values()]
+    again = _fit(kinds, "again", _share, np.array(priors))
+    decay = np.zeros(len(priors))
+    decay[0] = np.log(sum(_DECAY**week for week in range(1, lifetime + 1)) / lifetime)
+    rates = _fit(kinds, "growth", _exponential, decay)
+    pairs = _recent_pairs(rows, replicas, end)
+    steps = _steps(pairs)
     demand = (
-        pairs.with_columns(counts)
-        .with_columns(rate=shrunk("rate", decay * likely / 0.8), again=shrunk("again", likely))
-        .filter(pl.col("again") >= _LEAST_LIKELY, pl.col("accesses") >= LEAST_ACCESSES)
+        pairs.with_columns(again=_share(steps @ again)[0], rate=_exponential(steps @ rates)[0])
+        .filter(pl.col("again") >= _LEAST_LIKELY)
         .select(
-            *_PAIR,
-            accesses=pl.col("accesses") * rate * 7,
-            worth=pl.col("recent") * rate * days,
+            *PAIR,
+            accesses=pl.col("accesses") * pl.col("rate") * 7 / RECENT_DAYS,
+            worth=pl.col("recent") * pl.col("rate") * days / RECENT_DAYS,
             why=pl.lit("its reads"),
         )
     )
     benefit = pl.col("worth") if reads.has_bytes else pl.lit(None, pl.Float64)
     return pl.concat([demand, *_of_siblings(reads, rows, replicas)]).with_columns(benefit=benefit)
+
+
+def _steps(pairs: pl.DataFrame) -> _Numbers:
+    """Return a row for each pair: for each step 1 if it is taken, else 0."""
+    flags = [
+        pairs[name].to_numpy()[:, None] >= np.arange(1, len(edges) + 1)
+        for name, edges in _STEPS.items()
+    ]
+    return np.hstack(flags).astype(np.float64)
+
+
+def _share(odds: _Numbers) -> tuple[_Numbers, _Numbers]:
+    """Return the probabilities of logarithms of odds, and their slopes."""
+    share = 1 / (1 + np.exp(-odds))
+    return share, share * (1 - share)
+
+
+def _exponential(logarithms: _Numbers) -> tuple[_Numbers, _Numbers]:
+    """Return the numbers with these logarithms, which are their slopes, too."""
+    numbers = np.exp(logarithms)
+    return numbers, numbers
+
+
+def _fit(
+    kinds: pl.DataFrame,
+    observed: str,
+    link: Callable[[_Numbers], tuple[_Numbers, _Numbers]],
+    prior: _Numbers,
+) -> _Numbers:
+    """Return the weight of each step that makes the sums that were observed of kinds most
+    likely, where weights are normally distributed around the prior: Newton's method.
+    """
+    steps, weights = _steps(kinds), prior
+    count, total = (kinds[name].to_numpy() for name in ("count", observed))
+    for _ in range(12):
+        mean, slope = link(steps @ weights)
+        pull = steps.T @ (total - count * mean) - _BELIEF * (weights - prior)
+        curvature = (steps.T * (count * slope)) @ steps + _BELIEF * np.eye(len(prior))
+        weights = weights + np.clip(np.linalg.solve(curvature, pull), -1, 1)
+    return weights
 
 
 def _with_worth(reads: Reads) -> pl.DataFrame:
@@ -144,45 +177,43 @@ def _with_worth(reads: Reads) -> pl.DataFrame:
         pl.col(name).filter(pl.col("bytes") > 0).sum() for name in ("bytes", "accesses")
     )
     of_dataset = volume.over("dataset") / accesses.over("dataset")
+    of_all = volume / pl.col("accesses").sum()
     # Accesses with bytes may be 0.
-    mean = (
-        pl.when(of_dataset.is_finite())
-        .then(of_dataset)
-        .otherwise(volume / pl.col("accesses").sum())
-    )
-    return reads.rows.with_columns(
-        worth=pl.when(pl.col("bytes") > 0).then("bytes").otherwise(pl.col("accesses") * mean)
-    )
+    mean = pl.when(of_dataset.is_finite()).then(of_dataset).otherwise(of_all)
+    worth = pl.when(pl.col("bytes") > 0).then("bytes").otherwise(pl.col("accesses") * mean)
+    return reads.rows.with_columns(worth=worth)
 
 
 def _recent_pairs(rows: pl.DataFrame, replicas: Replicas, end: date) -> pl.DataFrame:
-    """Return the pairs that were read in the recent days before ``end``: their class in
-    each of :data:`_CLASSES`, accesses, and ``recent``, their sum of worth.
+    """Return the pairs with enough reads in the recent days before ``end``: how many
+    steps of each of :data:`_STEPS` they take, accesses, and ``recent``, their sum of worth.
     """
-    first, day = end - timedelta(days=RECENT_DAYS), pl.col("day")
-    earlier = rows.filter(
-        day.is_between(first - timedelta(days=_EARLIER_DAYS), first, closed="left")
-    )
-    week = ((pl.lit(first) - day).dt.total_days() - 1) // 7
-    share = pl.col("recent") / pl.max_horizontal("size", 1.0)
+    ago = (pl.lit(end) - pl.col("day")).dt.total_days()
+    lately = rows.with_columns(ago=ago).filter(ago.is_between(1, RECENT_DAYS + _EARLIER_DAYS))
+    is_recent = pl.col("ago") <= RECENT_DAYS
+    worth, week = pl.col("worth"), (pl.col("ago") - RECENT_DAYS - 1) // 7
     return (
-        rows.filter(day.is_between(first, end, closed="left"))
-        .group_by(_PAIR)
+        lately.group_by(PAIR)
         .agg(
-            pl.col("accesses").sum(),
-            recent=pl.col("worth").sum(),
-            active=pl.len(),
-            idle=(pl.lit(end) - day.max()).dt.total_days(),
+            pl.col("accesses").filter(is_recent).sum(),
+            recent=worth.filter(is_recent).sum(),
+            active=is_recent.sum(),
+            idle=pl.col("ago").min(),
+            earlier=week.filter(~is_recent).n_unique(),
+            newer=worth.filter(pl.col("ago") <= 7).sum(),
         )
-        .join(earlier.group_by(_PAIR).agg(earlier=week.n_unique()), _PAIR, "left")
+        .filter(pl.col("accesses") >= _LEAST_ACCESSES)
         .join(replicas.datasets.select("dataset", "size"), "dataset", "left")
-        .with_columns(share=share)
         .with_columns(
-            pl.sum_horizontal(pl.col(name).fill_null(0) >= edge for edge in edges).alias(name)
-            for name, edges in _CLASSES.items()
+            share=pl.col("recent") / pl.max_horizontal("size", 1.0),
+            newer=pl.col("newer") / pl.max_horizontal("recent", 1e-12),
+        )
+        .with_columns(
+            pl.sum_horizontal(pl.col(name) >= edge for edge in edges).alias(name)
+            for name, edges in _STEPS.items()
         )
         # Sums of floats follow this order.
-        .sort(_PAIR)
+        .sort(PAIR)
     )
 
 
@@ -222,7 +253,7 @@ def _of_siblings(reads: Reads, rows: pl.DataFrame, replicas: Replicas) -> Iterat
             placed.join(sums, group)
             .filter(pl.col("readers") >= _LEAST_LIKELY * pl.col("count"))
             .select(
-                *_PAIR,
+                *PAIR,
                 accesses=pl.col("accesses") / pl.col("count"),
                 worth=pl.col("density") * pl.col("size") / pl.col("count"),
                 why=pl.lit("siblings"),
@@ -236,10 +267,10 @@ def _candidates(replicas: Replicas, pairs: pl.DataFrame) -> pl.DataFrame:
     from elsewhere, those that are not there yet; its ``size``; the complete ``copies``
     on disk. If there is none, one is on tape.
     """
-    present = replicas.copies.select(*_PAIR, "is_complete", present="bytes")
+    present = replicas.copies.select(*PAIR, "is_complete", present="bytes")
     return (
         pairs.join(replicas.datasets, "dataset", maintain_order="left")
-        .join(present, _PAIR, "left", maintain_order="left")
+        .join(present, PAIR, "left", maintain_order="left")
         # An incomplete copy may have all bytes, such as those of files no longer valid.
         .with_columns(bytes=pl.col("size") - pl.col("present").fill_null(0.0))
         .filter(~pl.col("is_complete").fill_null(False), pl.col("bytes") > 0)
@@ -267,14 +298,14 @@ class Plan:
         self._remaining = dict(replicas.datasets.select("dataset", "copies").iter_rows())
         # A copy stays that is fixed, or lies there for less than a copy is made for.
         stays = pl.col("is_fixed") | (pl.col("days") < 7 * limits.lifetime).fill_null(False)
-        worth = demand.select(*_PAIR, "worth", "accesses")
+        worth = demand.select(*PAIR, "worth", "accesses")
         copies = (
             replicas.copies.join(replicas.datasets.select("dataset", "copies"), "dataset")
-            .join(worth, _PAIR, "left")
+            .join(worth, PAIR, "left")
             .with_columns(pl.col("worth", "accesses").fill_null(0.0), stays=stays, why=pl.lit(""))
         )
         # Of each site from the least worth for each byte on.
-        rows = copies.sort(pl.col("worth") / pl.col("bytes"), *_PAIR).to_dicts()
+        rows = copies.sort(pl.col("worth") / pl.col("bytes"), *PAIR).to_dicts()
         self._copies = {(row["dataset"], row["site"]): row for row in rows}
         self._of_site = defaultdict[str, list[dict[str, Any]]](list)
         for row in rows:
@@ -357,7 +388,7 @@ def make_plan(
     plan = Plan(replicas, demand, space, limits)
     density = pl.col("worth") / pl.col("size")
     could = _candidates(replicas, demand.filter(pl.col("worth") > 0))
-    for row in could.sort(-density, *_PAIR).to_dicts():
+    for row in could.sort(-density, *PAIR).to_dicts():
         plan.add(row)
     return plan
 
@@ -478,7 +509,7 @@ RULES: Final = {
 _BUDGET_SHARE: Final = 0.05
 _FIRST_DAYS: Final = 28
 #: Pairs that a simple rule tries at most: budgets end long before.
-_MOST_PAIRS: Final = 200_000
+_MOSTPAIRS: Final = 200_000
 
 
 def backtest(inputs: PlacementInputs, limits: Limits, weeks: int) -> pl.DataFrame:
@@ -504,11 +535,11 @@ def backtest(inputs: PlacementInputs, limits: Limits, weeks: int) -> pl.DataFram
         is_later = pl.col("day").is_between(monday, monday + lifetime, closed="left")
         later = (
             reads.rows.filter(is_later)
-            .group_by(_PAIR)
+            .group_by(PAIR)
             .agg(served=pl.col("bytes").sum(), is_read=pl.col("accesses").sum() > 0)
         )
         added = [
-            {"rule": rule, **{name: row[name] for name in (*_PAIR, "bytes")}}
+            {"rule": rule, **{name: row[name] for name in (*PAIR, "bytes")}}
             for rule, plan in _plans(reads.before(monday), replicas, space, limits)
             for row in plan.added
         ]
@@ -518,7 +549,7 @@ def backtest(inputs: PlacementInputs, limits: Limits, weeks: int) -> pl.DataFram
             "site": pl.String(),
             "bytes": pl.Float64(),
         }
-        copies.append(pl.DataFrame(added, schema).join(later, _PAIR, "left"))
+        copies.append(pl.DataFrame(added, schema).join(later, PAIR, "left"))
         monday -= timedelta(days=7)
     if not copies:
         raise InputMissing(
@@ -558,14 +589,12 @@ def _plans(
     recent = _recent_pairs(_with_worth(past), replicas, past.end)
     tiers = [DERIVED["data_tier"].derive(name) or "" for name in replicas.datasets["dataset"]]
     datasets = replicas.datasets.select("dataset", "size", tier=pl.Series(tiers, dtype=pl.String))
-    every = datasets.join(space.select("site"), how="cross").sort(_PAIR)
+    every = datasets.join(space.select("site"), how="cross").sort(PAIR)
     volume = recent.join(datasets, "dataset").group_by("tier", "site").agg(pl.col("recent").sum())
     of_tier = volume.join(datasets.group_by("tier").agg(pl.col("size").sum()), "tier")
     density = of_tier.select("tier", "site", density=pl.col("recent") / pl.col("size"))
     orders = {
-        "ten-reads": recent.filter(pl.col("accesses") >= LEAST_ACCESSES).sort(
-            -pl.col("recent") / pl.col("size"), *_PAIR
-        ),
+        "ten-reads": recent.sort(-pl.col("recent") / pl.col("size"), *PAIR),
         "tier": every.join(density, ["tier", "site"], "left", maintain_order="left").sort(
             -pl.col("density"), nulls_last=True, maintain_order=True
         ),
@@ -574,8 +603,8 @@ def _plans(
     for rule, pairs in orders.items():
         plan = Plan(replicas, demand, space, limits)
         # Whatever goes for it, a copy is made.
-        chosen = pairs.select(*_PAIR, worth=math.inf, benefit=pl.lit(None, pl.Float64))
+        chosen = pairs.select(*PAIR, worth=math.inf, benefit=pl.lit(None, pl.Float64))
         could = _candidates(replicas, chosen).filter(pl.col("copies") > 0)
-        for row in could.head(_MOST_PAIRS).iter_rows(named=True):
+        for row in could.head(_MOSTPAIRS).iter_rows(named=True):
             plan.add(row)
         yield rule, plan
