@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click import IntRange, option
 
+from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.text.sizes import parse_bytes
@@ -120,6 +121,9 @@ def _inputs(
         inputs = stored_inputs(fout, settings_file, period, cooldown_days=7 * lifetime)
     if inputs.reads.dropped:
         click.echo(f"{inputs.reads.dropped:,} accesses name no site and are left out", err=True)
+    last_day = inputs.reads.end - timedelta(days=1)
+    if last_day > dates.today():
+        click.echo(f"warning: reads are of days to come, up to {last_day}", err=True)
     names = inputs.table_before(inputs.reads.end)["dataset"].unique() if locked else ()
     for pattern in locked:
         if not any(matches(name, [pattern]) for name in names):

@@ -247,7 +247,8 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
     capacity, budget and network_gbits; all but the site may be empty. Sizes such as
     ``3PB`` are taken, too. The budget is at most what the network brings in a week.
 
-    Raises as the reader of tables, UsageError (2) for what is no size.
+    Raises as the reader of tables, DataError (65) for a site with several rows, UsageError
+    (2) for what is no size.
     """
     sizes = ("capacity", "budget")
     may_be_null = (*sizes, "network_gbits")
@@ -256,6 +257,12 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
     )
     rows = {}
     for row in table.to_dicts():
+        if row["site"] in rows:
+            raise DataError(
+                f"the space has the site {row['site']} more than once",
+                where=path,
+                next_step="keep one of its rows",
+            )
         texts = [str(row.get(name) or "") for name in sizes]
         texts = [str(int(float(text))) if _EXPONENT.fullmatch(text) else text for text in texts]
         capacity, budget = (float(parse_bytes(text)) if text else None for text in texts)

@@ -112,6 +112,19 @@ def test_capacities_of_parquet_may_be_floats(tmp_path: Path) -> None:
     }
 
 
+def test_a_site_has_one_row_of_space(tmp_path: Path) -> None:
+    (tmp_path / "space.csv").write_text("site,capacity\nT2_A,1TB\nT2_A,2TB\n")
+    with pytest.raises(errors.DataError, match="T2_A more than once"):
+        read_space(tmp_path / "space.csv")
+
+
+def test_reads_of_days_to_come_are_told(files: list[str]) -> None:
+    assert "warning" not in run("recommend", *files).stderr
+    with Path(files[1]).open("a") as accesses:
+        accesses.write(f"2099-01-01,{HOT},{B},1,1\n")
+    assert "reads are of days to come, up to 2099-01-01" in run("recommend", *files).stderr
+
+
 def test_sizes_are_read_as_people_write_them() -> None:
     assert [parse_bytes(text) for text in ("1000", "1.5TB", "2 KiB", "3pb")] == [
         1000,
