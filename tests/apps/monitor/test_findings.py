@@ -83,6 +83,21 @@ def test_tiny_tasks_are_known_on_a_host_that_others_load() -> None:
     assert "tiny_tasks" in {finding.code for finding in find(run)}
 
 
+def test_what_a_script_writes_of_each_result_is_no_closure() -> None:
+    """A table for each day goes to a CSV file of 12 MB, or a function of 12 MB to its tasks."""
+    for results, expected in ((MB, []), (2_000, ["large_closure"])):
+        run = healthy()
+        run.stages = [
+            StageEntry(number, 0, "toPandas at job.py:7", 40, 1000 + 10_000 * number, 9_000)
+            for number in range(5)
+        ]
+        for stage in run.stages:
+            stage.totals.result_bytes = results
+        for number, sample in enumerate(run.samples):
+            sample.python_written_bytes = 12 * MB * (number // 10)
+        assert [finding.code for finding in find(run)] == expected
+
+
 def test_executors_that_end_with_their_application_are_no_finding() -> None:
     """The driver needs some seconds to end, in which they get SIGTERM."""
     run = healthy()

@@ -332,6 +332,8 @@ _CLOSURE: Final = re.compile(
 #: Python that pickles as much for each of some jobs pickles a function with its data.
 CLOSURE_WRITTEN: Final = 8 * MB
 CLOSURE_TIMES: Final = 3
+#: A result is at least this share of the text that a program writes of it.
+STORED_SHARE: Final = 0.05
 
 
 def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:
@@ -400,7 +402,11 @@ def _closure(metrics: RunMetrics) -> Iterator[Finding]:
 
 
 def _pickled_by_job(metrics: RunMetrics) -> list[int]:
-    """Return what Python wrote to files before each stage that is the first of its job."""
+    """Return what Python wrote to files before each stage that is the first of its job.
+
+    What is written after a result of about that size may be the result, as a program
+    stores a table for each day.
+    """
     points = [
         (sample.at_ms, sample.python_written_bytes)
         for sample in metrics.samples
@@ -410,15 +416,17 @@ def _pickled_by_job(metrics: RunMetrics) -> list[int]:
     # Between samples that are far apart many jobs may have begun.
     if not gaps or max(gaps) > GAP_MS:
         return []
-    written, before = [], points[0][1]
+    written, before, result_bytes = [], points[0][1], 0
     for stage in sorted(metrics.stages, key=lambda stage: stage.submitted_ms or 0):
         if stage.submitted_ms is None:
             continue
         # The sample after the begin has all that was written before it.
         now = next((value for at, value in points if at >= stage.submitted_ms), None)
         if now is not None and now > before:
-            written.append(now - before)
-            before = now
+            if result_bytes < STORED_SHARE * (now - before):
+                written.append(now - before)
+            before, result_bytes = now, 0
+        result_bytes += stage.totals.result_bytes
     return written
 
 
