@@ -552,7 +552,7 @@ def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogRe
     reader.read(lines)
     if reader.lines and reader.lines == reader.damaged + reader.deep:
         raise DataError(
-            "an event log of Spark is not installed",
+            "this is not an event log of Spark",
             where=lines.parts[0],
             found=f"{reader.lines:,} lines, none of which is an event",
             next_step="Spark names its logs after the application: application_…, app-… or local-…, or eventlog_v2_…",

@@ -12,10 +12,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,9 +32,9 @@ _GRACE: Final = 1.0
 _TERM_SECONDS: Final = 5.0
 
 
-def end_step(child: subprocess.Popen[bytes], marker: str) -> list[str]:
-    """End what is left of a step; the names of processes that outlived a step which
-    ended by itself.
+def end_step(child: subprocess.Popen[bytes], marker: str | None = None) -> list[str]:
+    """End what is left of a step, or of a monitor of a node, which has no marker; the
+    names of processes that outlived a step which ended by itself.
     """
     has_ended = child.poll() is not None
     try:
@@ -62,7 +60,7 @@ def _terminate(processes: Collection[psutil.Process]) -> None:
     psutil.wait_procs(processes, timeout=_TERM_SECONDS)
 
 
-def _kill(groups: Collection[int], marker: str) -> None:
+def _kill(groups: Collection[int], marker: str | None) -> None:
     """Kill processes and wait until they are gone, which takes a moment on a busy machine."""
     killed = []
     for process in _find_processes(groups, marker):
@@ -73,14 +71,14 @@ def _kill(groups: Collection[int], marker: str) -> None:
     psutil.wait_procs(killed, timeout=_TERM_SECONDS)
 
 
-def _find_processes(groups: Collection[int], marker: str) -> list[psutil.Process]:
+def _find_processes(groups: Collection[int], marker: str | None) -> list[psutil.Process]:
     """Living processes of some process groups, or whose marker in their environment begins so."""
     processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            is_member = os.getpgid(process.pid) in groups or process.environ().get(
-                STEP_VARIABLE, ""
-            ).startswith(marker)
+            is_member = os.getpgid(process.pid) in groups
+            if not is_member and marker is not None:
+                is_member = process.environ().get(STEP_VARIABLE, "").startswith(marker)
             if (
                 is_member
                 and process.pid != os.getpid()
@@ -94,19 +92,6 @@ def _name(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return f"{process.name()} ({process.pid})"
     return str(process.pid)
-
-
-def end_group(child: subprocess.Popen[bytes]) -> None:
-    """End a process and its process group."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, number)
-            if child.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(5)
-        if child.poll() is not None and number == signal.SIGTERM:
-            # Its children may need a moment; what is left of the group is killed.
-            time.sleep(0.05)
 
 
 _MAIN: Final = "from cmsspark.apps.monitor.processes.reaper import main; main()"

@@ -23,7 +23,7 @@ import msgspec
 
 from cmsspark.apps.monitor.measured_runs import measured_runs
 from cmsspark.apps.monitor.processes.collector import Collector, check_address, server_tls
-from cmsspark.apps.monitor.processes.reaper import OrphanReaper, end_group, end_step
+from cmsspark.apps.monitor.processes.reaper import OrphanReaper, end_step
 from cmsspark.apps.monitor.processes.sampler import ROLES, STEP_VARIABLE, TreeSampler
 from cmsspark.apps.monitor.run_report import ending_lines
 from cmsspark.base import config_files, dates
@@ -457,7 +457,7 @@ class SuiteRunner:
                         )
                         text = f"the monitor of {host} {how}: samples of this node may be missing"
                         self._note(database, run, "error", text)
-                    end_group(monitor)
+                    end_step(monitor)
                     self._guard.ended(monitor.pid)
         finally:
             collector.close()
@@ -490,7 +490,7 @@ def _started_monitors(nodes: Nodes, values: dict[str, str]) -> dict[str, subproc
                 raise _not_started(f"the monitor of {host}", argv, error) from None
     except BaseException:
         for monitor in monitors.values():
-            end_group(monitor)
+            end_step(monitor)
         raise
     return monitors
 
