@@ -5,6 +5,7 @@ of each code.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,14 @@ def test_what_a_library_caches_is_none_of_the_script(file: str) -> None:
     assert any(script in line for line in lines)
     of_library = [line.replace(script, file.encode()) for line in lines]
     assert not corpus.codes(corpus.metrics_of(of_library))
+
+
+def test_a_program_in_python_caches_nothing_in_scala() -> None:
+    lines = list(corpus.find_log(str(corpus.LOGS / "persisted_once.zst")))
+    site = rb'("Callsite":"\w+ at )NativeMethodAccessorImpl\.java'
+    for file, expected in ((b"RowMatrix.scala", set()), (b"PythonRDD.scala", {"cached_unused"})):
+        moved = [re.sub(site, rb"\g<1>" + file, line) for line in lines]
+        assert moved != lines and corpus.codes(corpus.metrics_of(moved)) == expected
 
 
 #: Runs of which thinning leaves too little: of the worker two samples.

@@ -542,11 +542,16 @@ def _as_int(value: Any) -> int:
 
 #: What PySpark's parallelize() and createDataFrame() read.
 _FROM_PYTHON: Final = ("readRDDFrom", "readArrowStreamFrom", "parallelize at")
-#: Caches of libraries: of Spark's own, since Python programs have no line in Scala, of
-#: installed packages, and of the jobs here, which cannot know if a table takes a second read.
+#: Lines of a program in Python: Py4J calls by this class where a line is not known.
+_OF_PYTHON: Final = re.compile(r" at (?:NativeMethodAccessorImpl\.java|PythonRDD\.scala|\S+\.py):")
+#: Caches of libraries of Scala and Java, whichever, as a program in Python caches nothing there …
+_OF_SCALA: Final = re.compile(r" at (?!PythonRDD\.)\w+\.scala:")
+#: … of Spark's own, and of installed packages and the jobs here, which cannot know if a
+#: table takes a second read.
 _LIBRARY: Final = re.compile(
     r" at (?:[A-Z]\w*(?:Regression|Classifier|Classification|Forest|Tree\w*|Means|Mixture|Recommender|ALS|LDA"
-    r"|Optimizer|Iterations|Checkpointer|Summarizer|Pregel|GraphImpl|Word2Vec|IDF|PCA|SVC|FPGrowth|Bayes|Graph)"
+    r"|Optimizer|Iterations|Checkpointer|Summarizer|Pregel|GraphImpl|Word2Vec|IDF|PCA|SVC|FPGrowth|Bayes|Graph"
+    r"|Metrics)"
     r"|ALS|LDA|RDDLossFunction|Instrumentation|OneVsRest|CrossValidator|TrainValidationSplit)\.scala:"
     r"| at /\S+/(?:site-packages|dist-packages|cmsspark/(?:apps|counting|dumps|engines|run))/\S+\.py:"
 )
@@ -560,6 +565,7 @@ class Rdds:
         #: Cached RDD → RDDs that are made from it: with two of them one action reads it twice.
         self._readers: dict[int, set[int]] = {}
         self._callsites: dict[int, str] = {}
+        self._is_python = False
         #: Of stages that ended: id → name, bytes written to the shuffle.
         self._stages: dict[int, tuple[str, int]] = {}
         self._sorted: dict[str, int] = {}
@@ -571,6 +577,8 @@ class Rdds:
         cached = {rdd.id for rdd in info.rdds if rdd.level.memory or rdd.level.disk}
         if any(rdd.callsite.startswith(_FROM_PYTHON) for rdd in info.rdds):
             self._parallelized.append(info.stage)
+        callsites = (info.name, *(rdd.callsite for rdd in info.rdds))
+        self._is_python = self._is_python or any(map(_OF_PYTHON.search, callsites))
         for rdd in info.rdds:
             for parent in cached.intersection(rdd.parents):
                 if len(self._readers) < _MOST_RDDS or parent in self._readers:
@@ -596,7 +604,12 @@ class Rdds:
 
     def hints(self) -> list[tuple[str, str, int | None]]:
         """(kind, where in the program, bytes of the shuffle where known)."""
-        own_rdds = [rdd for rdd in self._users if not _LIBRARY.search(self._callsites[rdd])]
+        libraries = (_LIBRARY, _OF_SCALA) if self._is_python else (_LIBRARY,)
+        own_rdds = [
+            rdd
+            for rdd in self._users
+            if not any(library.search(self._callsites[rdd]) for library in libraries)
+        ]
         once = [
             (CACHED_ONCE, self._callsites[rdd][:_TEXT], None)
             for rdd in own_rdds
