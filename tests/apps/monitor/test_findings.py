@@ -307,10 +307,14 @@ def half_cached(run: RunMetrics) -> None:
     run.executors[1].peaks["OnHeapStorageMemory"] = 1_200 * MB
 
 
-def in_a_shell(run: RunMetrics) -> None:
+def in_a_shell(name: str) -> Callable[[RunMetrics], None]:
     """Nobody typed for most of the time."""
-    run.application_name = "PySparkShell"
-    run.totals.task_ms = 100_000
+
+    def change(run: RunMetrics) -> None:
+        run.application_name = name
+        run.totals.task_ms = 100_000
+
+    return change
 
 
 def first_task(run: RunMetrics) -> None:
@@ -718,7 +722,8 @@ GOOD: list[Callable[[RunMetrics], None]] = [
     hint(plans.SORTED_FOR_FIRST, 1000),
     lambda run: setattr(run.executors[1], "reason", "Executor 1 killed by driver. exit code 143"),
     log("java.io.IOException: Failed to connect to node3/10.0.0.3:7337"),  # a shuffle
-    in_a_shell,
+    in_a_shell("PySparkShell"),
+    in_a_shell("pyspark-shell"),  # a notebook that names nothing
     named("Listing leaf files and directories for 900 paths:", too_few),
     named("showString at NativeMethodAccessorImpl.java:0", first_task),
     query((plans.WINDOW_ROWS, "Window [a]", 99_999)),

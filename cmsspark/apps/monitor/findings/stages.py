@@ -327,7 +327,7 @@ def is_interactive(metrics: RunMetrics) -> bool:
 
 #: Names that shells and notebooks give.
 _SHELL: Final = re.compile(
-    r"PySparkShell|^Spark ?shell$|SparkSQL::|Zeppelin|livy-session|[Jj]upyter|cmsspark notebook"
+    r"(?i:pyspark.?shell)|^Spark ?shell$|SparkSQL::|Zeppelin|livy-session|[Jj]upyter|cmsspark notebook"
 )
 
 
