@@ -136,6 +136,10 @@ def test_partitions_shrink_only_if_nothing_joins_tiny_ones() -> None:
     run.options["spark.sql.adaptive.enabled"] = "false"
     assert of("partitions", run).conf == "spark.sql.shuffle.partitions=8"
     assert "adaptive" not in of("partitions", run).text
+    assert of("executor heap", run).text.endswith("keep it while the partitions change")
+    run.options["spark.executor.memory"] = "1g"
+    # (1024 - 300) MiB × 0.6 / 4 tasks / 4: rows take more than in a shuffle
+    assert of("partitions", run).conf == "spark.sql.shuffle.partitions=40"
     run.findings = []
     assert of("partitions", run).conf is None, "tasks that work"
 

@@ -26,6 +26,7 @@ from cmsspark.apps.monitor.findings.stages import (
     find_skew,
     skew_join_cure,
     spill_cure,
+    task_memory,
     tasks_at_once,
 )
 from cmsspark.apps.monitor.measured_runs import with_events
@@ -168,6 +169,8 @@ _UNIFIED: Final = {
 _NO_UNIFIED: Final = "not known: no peak of the memory that executes and caches was measured"
 _SKEWED: Final = "one task has more than its share, which neither memory nor partitions change"
 _PARTITION_BYTES: Final = 128 * MIB
+#: Rows take up to so many times what they take in a shuffle.
+_UNPACKED: Final = 4
 
 
 def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
@@ -210,8 +213,13 @@ def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     if role == "executor" and driver.heap_space:
         # Tasks run elsewhere: its heap has results and broadcasts.
         drivers.append(_heap(driver, latest, "driver", confidence))
+    parts = list(_partitions(alike, latest, cure))
+    keep_text = f"{_written(sizes.heap(latest.options, role))}; keep it"
     if skew:
-        heap = heap.saying(f"{_written(sizes.heap(latest.options, role))}; keep it: {_SKEWED}")
+        heap = heap.saying(f"{keep_text}: {_SKEWED}")
+    elif any(entry.aim == "tiny" for entry in parts):
+        # A task of fewer partitions needs more of it.
+        heap = heap.saying(f"{keep_text} while the partitions change")
     advice = [*skew, *drivers, heap, overhead, *_results(latest), *_worker_limit(alike, role)]
     advice += [
         _fraction(worst, latest, role, confidence, heap),
@@ -221,7 +229,7 @@ def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     if skew and cure is None:
         text = f"{partitions}; keep them: {_SKEWED}"
         return [*advice, Advice("partitions", text)]
-    return [*advice, *_partitions(alike, latest, cure)]
+    return [*advice, *parts]
 
 
 def _not_helpful(runs: Sequence[RunMetrics]) -> dict[str, str]:
@@ -678,6 +686,11 @@ def _partitions(
     fit = f"{now} fit; keep them{' (adaptive execution joins small ones)' if is_adaptive else ''}"
     basis = Advice("partitions", fit, None, inputs, formula, "medium")
     is_tiny = _has_finding(latest, "tiny_tasks") and not is_adaptive
+    if is_tiny and cure is None:
+        room = task_memory(latest, _working_role(latest))
+        goal = -(-read // max(MIB, min(_PARTITION_BYTES, room // _UNPACKED)) // cores) * cores
+        inputs += f"; a task has {volume(room)}"
+        formula = "shuffle bytes / min(128 MB, memory of a task / 4), in rounds of the cores"
     if goal > now or (goal < now and is_tiny):
         reason = reason if goal > now else "their tasks do almost nothing, and nothing joins them"
         basis = basis.saying(f"{now} → {goal}: {reason}", f"spark.sql.shuffle.partitions={goal}")

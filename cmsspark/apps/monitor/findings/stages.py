@@ -400,13 +400,9 @@ def spill_cure(runs: Sequence[RunMetrics], role: str) -> SpillCure | None:
 
 
 def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
-    heap = sizes.heap(run.options, role)
-    fraction = (
-        sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION) or sizes.FRACTION
-    )
+    heap, fraction = sizes.heap(run.options, role), _memory_fraction(run)
     slots, off_heap = tasks_at_once(run, role), sizes.off_heap(run.options)
-    # With off-heap memory on, tasks execute there, and not in the heap.
-    room = off_heap // slots or int(max(0, heap - sizes.RESERVED) * fraction / slots)
+    room = task_memory(run, role)
     for stage in run.stages:
         totals, tasks = stage.totals, stage.totals.tasks - stage.totals.failed_tasks
         if totals.disk_spilled_bytes < SPILL_BYTES or tasks <= 0 or find_skew(run, stage):
@@ -430,6 +426,18 @@ def _cures(run: RunMetrics, role: str) -> Iterator[SpillCure]:
         else:
             goal = int(need * slots / fraction) + sizes.RESERVED
             yield SpillCure(stage, need, room, heap=min(max(goal, heap), MOST_GROWTH * heap))
+
+
+def _memory_fraction(run: RunMetrics) -> float:
+    fraction = sizes.share(run.options.get("spark.memory.fraction"), sizes.FRACTION)
+    return fraction or sizes.FRACTION
+
+
+def task_memory(run: RunMetrics, role: str) -> int:
+    """Return the bytes that a task has: with off-heap memory on it executes there."""
+    slots, heap = tasks_at_once(run, role), sizes.heap(run.options, role)
+    in_heap = int(max(0, heap - sizes.RESERVED) * _memory_fraction(run) / slots)
+    return sizes.off_heap(run.options) // slots or in_heap
 
 
 def tasks_at_once(run: RunMetrics, role: str) -> int:
