@@ -135,6 +135,10 @@ def test_a_careful_script_has_no_problem() -> None:
             ["SPK101"],
         ),
         (
+            "def f(s):\n    return df.where(s).count()\nmultiprocessing.pool.ThreadPool().map(f, ss)\n",
+            ["SPK101"],
+        ),
+        (
             "def f(s):\n    return df.where(s).count()\npool = ThreadPoolExecutor(4)\n"
             "fs = [pool.submit(f, s) for s in ss]\n",
             ["SPK101"],

@@ -636,7 +636,7 @@ class _Visitor(RowRules, ast.NodeVisitor):
 
     def _is_pool(self, node: ast.Call) -> bool:
         """Return whether a method is one of a pool of threads."""
-        return bool(node.args) and self._begin(node) in _POOLS
+        return bool(node.args and _POOLS & {self._begin(node), *self._values.chain(node)})
 
     def _is_alone_after_work(self, node: ast.Call, chain: list[str]) -> bool:
         """Return whether ``coalesce(1)`` follows work on many rows that no shuffle ends."""
