@@ -86,65 +86,58 @@ def users_of_datasets(
 
 
 def _count_users(
-    snapshot: Snapshot, chosen: Selection, numbers_of_page: npt.NDArray[np.int32]
+    snapshot: Snapshot, chosen: Selection, numbers: npt.NDArray[np.int32]
 ) -> list[int]:
     """Return the distinct users of each of some datasets: the union of the sets of whole
     segments, and of the people on the days of cut ones.
     """
     inside, cut = snapshot.split(chosen.first, chosen.last)
-    width = max(snapshot.widths, default=0)
-    # Sets are in the order of the segments' rows.
-    order = np.argsort(numbers_of_page)
-    positions = np.full(len(snapshot.dataset_names), -1, np.int64)
-    positions[numbers_of_page[order]] = np.arange(len(numbers_of_page))
+    width, count = max(snapshot.widths, default=0), len(snapshot.dataset_names)
     # Most pages count those of the few datasets that they show.
-    is_few = len(numbers_of_page) <= _MANY * len(snapshot.datasets)
-    numbers = [numbers_of_page.tolist()] if is_few else []
+    is_few = len(numbers) <= _MANY * len(snapshot.datasets)
     only = " AND dataset IN (SELECT unnest(?::INTEGER[]))" if is_few else ""
 
     def read(
         cells: str, table: str, segments: Sequence[int], condition: tuple[str, list[object]]
     ) -> Any:
-        source = snapshot.rows(table, segments)
         sql, parameters = condition
+        parameters = [*parameters, *([numbers.tolist()] if is_few else [])]
         return snapshot.arrow(
-            f"SELECT dataset, {cells} FROM {source} WHERE {sql}{only}", [*parameters, *numbers]
-        )
+            f"SELECT {cells} FROM {snapshot.rows(table, segments)} WHERE {sql}{only}", parameters
+        ).to_batches()
 
     # NumPy joins sets that lie apart in a fifth of the time of ``bit_or``.
-    sets = np.zeros((len(numbers_of_page), width // 8), np.uint64)
+    sets = np.zeros((count, width // 8), np.uint64)
     table = choose_table(SET_TABLES, {"dataset"}, chosen)
     of_sets = where(snapshot, chosen, SET_TABLES[table], has_days=False, of_users=True)
     # The sets of all datasets of a year would take much memory at once.
     for segments in [inside] if is_few and inside else [[number] for number in inside]:
-        rows = read("users", table, segments, of_sets)
-        for batch in rows.to_batches():
-            _join_sets(sets, positions[batch["dataset"].to_numpy()], batch["users"])
+        for batch in read("dataset, users", table, segments, of_sets):
+            _join_sets(sets, batch["dataset"].to_numpy(), batch["users"])
+    asked = numbers if is_few else slice(None)
+    joined = sets[asked]
     if cut:
-        flags = np.zeros((len(numbers_of_page), 8 * width), np.bool_)
+        flags = np.zeros(count * 8 * width, np.bool_)
         of_days = where(snapshot, chosen, ("day", "stream", "site_tier"), of_users=True)
+        position = f"dataset::BIGINT * {8 * width} + person AS position"
         for number in cut:
-            rows = read("person", "people", [number], of_days)
-            at = positions[rows["dataset"].to_numpy()]
-            is_asked = at >= 0
-            flags[at[is_asked], rows["person"].to_numpy()[is_asked]] = True
-        sets |= np.packbits(flags, axis=1).view(np.uint64)
-    counts = np.empty(len(numbers_of_page), np.int64)
-    counts[order] = np.bitwise_count(sets).sum(axis=1, dtype=np.int64)
-    result: list[int] = counts.tolist()
+            for batch in read(position, "people", [number], of_days):
+                flags[batch["position"].to_numpy()] = True
+        flags_of_datasets = flags.reshape(count, 8 * width)[asked]
+        joined |= np.packbits(flags_of_datasets, axis=1).view(np.uint64)
+    counts = np.bitwise_count(joined).sum(axis=1, dtype=np.int64)
+    result: list[int] = (counts if is_few else counts[numbers]).tolist()
     return result
 
 
 def _join_sets(
-    sets: npt.NDArray[np.uint64], at: npt.NDArray[np.int64], added: pa.BinaryArray
+    sets: npt.NDArray[np.uint64], at: npt.NDArray[np.int32], added: pa.BinaryArray
 ) -> None:
-    """Add sets of people to those at their positions; a negative position is of no set."""
+    """Add sets of people to those of the datasets with the numbers ``at``."""
     width = sets.shape[1]
     words = np.frombuffer(added.buffers()[2], np.uint64)[added.offset * width :]
     words = words[: len(at) * width].reshape(len(at), width)
-    if (at < 0).any():
-        words, at = words[at >= 0], at[at >= 0]
-    # Where positions rise, each is there once.
+    # Where numbers rise, each is there once.
     ends = [*np.flatnonzero(np.diff(at) <= 0) + 1, len(at)] if len(at) else []
     for begin, end in zip([0, *ends], ends, strict=False):
         first, last = at[begin], at[end - 1]

@@ -27,7 +27,7 @@ from cmsspark.base.memory import is_shortage
 from cmsspark.base.names import DERIVED
 
 #: Version of the tables below; segments of another version are built anew.
-VERSION: Final = 7
+VERSION: Final = 8
 #: The stored table that segments are made from.
 TABLE: Final = "partials"
 #: The additive columns of every rollup: integers, null where nothing of the group has a
@@ -45,6 +45,7 @@ SUM_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "dataset_sums": ("stream", "site_tier", "dataset"),
     "site_days": ("site_name", "day", "stream", "data_tier", "app"),
     "site_datasets": ("site_name", "dataset", "stream"),
+    "dataset_days": ("dataset", "day"),
     "detail": ("dataset", "day", "stream", "site_name", "app"),
 }
 #: Table → keys of its sets of people, the smallest tables first: bit N of ``users`` is the

@@ -75,23 +75,23 @@ class Groups:
         first = self._order[self._starts]
         self.keys = [column[first] for column in keys]
 
-    def largest(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the largest value of each group."""
-        return np.maximum.reduceat(values[self._order], self._starts) if len(values) else values
-
     def sums(self, rows: Rows) -> Rows:
         """Return the additive columns of each group."""
-        if not len(self._order):
-            return {name: rows[name] for name in (*SUMS, "has")}
-        sums = {name: self._sum(rows[name]) for name in SUMS}
-        return {**sums, "has": np.bitwise_or.reduceat(rows["has"][self._order], self._starts)}
+        return sum_runs({name: rows[name][self._order] for name in (*SUMS, "has")}, self._starts)
 
-    def _sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+
+def sum_runs(rows: Rows, starts: npt.NDArray[np.intp]) -> Rows:
+    """Return the additive columns of the runs of rows that begin at ``starts``."""
+    if not len(starts):
+        return rows
+    sums = {"has": np.bitwise_or.reduceat(rows["has"], starts)}
+    for name in SUMS:
+        values = rows[name]
         if values.dtype != object and values.sum(dtype=np.float64) > _SAFE:
             # Such numbers are absurd, but what a log says is summed exactly.
             values = values.astype(object)
-        sums: npt.NDArray[Any] = np.add.reduceat(values[self._order], self._starts)
-        return sums
+        sums[name] = np.add.reduceat(values, starts)
+    return sums
 
 
 class Days:
@@ -212,17 +212,20 @@ def _build(days: Sequence[StoredInterval], names: Names, names_id: str, folder: 
             "keys": pa.array(keys, pa.list_(pa.string())),
             "names_id": [names_id] * len(days),
         }
-        _insert(con, "CREATE TABLE days AS", about)
+        _insert(con, "days", about)
         _write_rows(con, collected)
         _write_tables(con, collected)
     return path
 
 
-def _insert(con: duckdb.DuckDBPyConnection, statement: str, columns: Mapping[str, Any]) -> None:
+def _insert(con: duckdb.DuckDBPyConnection, table: str, columns: Mapping[str, Any]) -> None:
+    """Add rows to a table of the segment, or to one of this connection (``TEMP``)."""
     import pyarrow as pa
 
     con.register("rows", pa.table(columns))
-    con.execute(f"{statement} SELECT * FROM rows")
+    kind, _, name = table.rpartition(" ")
+    con.execute(f"CREATE {kind} TABLE IF NOT EXISTS {name} AS FROM rows LIMIT 0")
+    con.execute(f"INSERT INTO {name} FROM rows")
     con.unregister("rows")
 
 
@@ -231,40 +234,42 @@ def _write_rows(con: duckdb.DuckDBPyConnection, collected: Days) -> None:
     import pyarrow as pa
 
     names, days = collected.names, np.array(collected.days, np.int32)
-    lists = names.lists
+    count = len(names.lists["dataset_name"])
     is_wide = {name: collected.totals[name] >= 1 << 63 for name in SUMS}
-    for table, parts in (("detail", collected.detail), ("people", collected.people)):
-        begin = f"CREATE TABLE {table} AS"
-        for batch in parts.batches(len(lists["dataset_name"])):
-            columns: dict[str, Any] = {
-                "dataset": batch.pop("place").astype(np.int32),
-                "day": pa.array(days[batch.pop("part")]).cast(pa.date32()),
-            }
-            has = batch.pop("has", np.zeros(0, np.uint8))
-            for name, values in batch.items():
-                if name in SUMS:
-                    is_null = (has >> SUMS.index(name) & 1) == 0
-                    values = _numbers(values, is_null, is_wide[name])
+
+    def add(table: str, rows: Rows) -> None:
+        columns: dict[str, Any] = {
+            "dataset": rows["place"].astype(np.int32),
+            "day": pa.array(days[rows["part"]]).cast(pa.date32()),
+        }
+        for name, values in rows.items():
+            if name in SUMS:
+                is_null = (rows["has"] >> SUMS.index(name) & 1) == 0
+                columns[name] = _numbers(values, is_null, is_wide[name])
+            elif name not in ("place", "part", "has"):
                 columns["person" if name == "user" else name] = values
-            _insert(con, begin, columns)
-            begin = f"INSERT INTO {table}"
-    begin = "CREATE TEMP TABLE at_sites AS"
+        _insert(con, table, columns)
+
+    for batch in collected.detail.batches(count):
+        add("detail", batch)
+        # In these rows a dataset's days are in order.
+        starts = np.flatnonzero(find_starts(batch["place"] << 32 | batch["part"]))
+        starts = starts[: len(batch["place"])]
+        of_days = {name: batch[name][starts] for name in ("place", "part")}
+        add("dataset_days", of_days | sum_runs(batch, starts))
+    for batch in collected.people.batches(count):
+        add("people", batch)
     for day, rows in zip(days.tolist(), collected.at_sites, strict=True):
         of_day = pa.array(np.full(len(rows["user"]), day, np.int32)).cast(pa.date32())
         codes = {name: rows[name] for name in ("stream", "site_name")}
-        _insert(con, begin, {"day": of_day, **codes, "person": rows["user"]})
-        begin = "INSERT INTO at_sites"
+        _insert(con, "TEMP at_sites", {"day": of_day, **codes, "person": rows["user"]})
     for table, key, parts_of_name in (
         ("datasets", "dataset", ("data_tier", "campaign")),
         ("sites", "site_name", ("site_tier",)),
     ):
         derived_columns = {name: names.derived_codes(name) for name in parts_of_name}
-        count = len(next(iter(derived_columns.values())))
-        _insert(
-            con,
-            f"CREATE TEMP TABLE {table} AS",
-            {key: np.arange(count, dtype=np.int32), **derived_columns},
-        )
+        numbers = np.arange(len(next(iter(derived_columns.values()))), dtype=np.int32)
+        _insert(con, f"TEMP {table}", {key: numbers, **derived_columns})
 
 
 def _numbers(values: Any, is_null: Any, is_wide: bool) -> pa.Array:
