@@ -214,6 +214,11 @@ class Snapshot:
                 result.set_exception(error)
         return result.result()
 
+    def has_result(self, key: Any) -> bool:
+        """Return whether :meth:`cached` has a result for a key, or makes it now."""
+        with self._lock:
+            return key in self._results
+
     def split(self, first: date, last: date) -> tuple[list[int], list[int]]:
         """Return the numbers of the segments that lie within the period, and of those
         that it cuts.
