@@ -4,7 +4,11 @@ the numbers of plain SQL over the stored Parquet files.
 
 from __future__ import annotations
 
+import html
 import io
+import json
+import random
+import re
 import urllib.request
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -15,9 +19,12 @@ from urllib.parse import urlencode
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard.selection import Selection, UnusedPartError
+from cmsspark.main import command
+from tests.apps.dashboard import test_storage_page as storage_page
 from tests.apps.dashboard.conftest import Running
 from tests.apps.dashboard.stores import LAST, ORDINARY
 
@@ -372,6 +379,165 @@ def test_data_at_sites_take_several_tiers(dashboard: Running, store: Path) -> No
     assert sum(row["replica_bytes"] for row in shown) == sum(
         row["replica_bytes"] for row in rows if row["site_tier"] in ("T1", "T2")
     )
+
+
+def ask(store: Path, *words: str) -> dict[str, Any]:
+    """Return the answer of ``cmsspark ask`` for the period."""
+    period = ("--from", str(PERIOD[0]), "--to", str(PERIOD[1]), "--json", "--fout", str(store))
+    done = CliRunner().invoke(command, ["ask", *words, *period])
+    assert done.exit_code == 0, done.output
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.parametrize("by", ["dataset", "site", "app", *GROUPS])
+def test_what_ask_says_that_changed(
+    dashboard: Running, store: Path, stored: duckdb.DuckDBPyConnection, by: str
+) -> None:
+    against = ("--against-from", str(BEFORE[0]), "--against-to", str(BEFORE[1]))
+    answer = ask(store, "changed", "--by", by, *against)
+    column = f"{by}_name" if by in ("dataset", "site") else by
+    for measure in ("nacc", "job_count"):
+        for name, period in (("after", PERIOD), ("before", BEFORE)):
+            expected = grouped(stored, column, MEASURES[measure], in_sql({}, period))
+            cells = ((row[column] or "", row[f"{measure}_{name}"]) for row in answer["rows"])
+            assert {key: count for key, count in cells if count} == expected
+    if by != "app":
+        # Its page has these numbers, too.
+        address = f"{dashboard.base}{answer['page']}&download=compare&format=parquet"
+        with urllib.request.urlopen(address) as page:
+            rows = pq.read_table(io.BytesIO(page.read())).to_pylist()
+        assert {(row[column] or "", row["now"], row["before"]) for row in rows if row["now"]} == {
+            (row[column] or "", row["nacc_after"], row["nacc_before"])
+            for row in answer["rows"]
+            if row["nacc_after"]
+        }
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (("reads", "T2_CH_CERN"), "site_name = 'T2_CH_CERN'"),
+        (("reads", "T2_*"), "starts_with(site_name, 'T2_')"),
+        (("who-reads", ORDINARY[0]), f"dataset_name = '{ORDINARY[0]}'"),
+        (
+            ("who-reads", "/ZMM/*", "--site", "T2_*"),
+            "starts_with(dataset_name, '/ZMM/') AND starts_with(site_name, 'T2_')",
+        ),
+    ],
+    ids=str,
+)
+def test_what_ask_says_of_reads(
+    store: Path, stored: duckdb.DuckDBPyConnection, words: tuple[str, ...], where: str
+) -> None:
+    answer, where = ask(store, *words), f"{in_sql({}, PERIOD)} AND {where}"
+    tables = [name for name in answer if name.startswith("by_")]
+    assert len(tables) > 1
+    for table in tables:
+        keys = {"by_dataset": "dataset_name", "by_site": "site_name"}
+        column = keys.get(table, table.removeprefix("by_"))
+        for measure in ("nacc", "read_bytes", "job_count", "distinct_users"):
+            value = users_sql({}) if measure == "distinct_users" else MEASURES[measure]
+            cells = ((row[column] or "", row[measure]) for row in answer[table])
+            shown = {key: count for key, count in cells if count}
+            assert shown == grouped(stored, column, value, where), (table, measure)
+    ((accesses, people, jobs, job_people),) = stored.execute(
+        f"SELECT {MEASURES['nacc']}, {users_sql({})}, {MEASURES['job_count']}, "
+        f"{users_sql({'stream': ['condor']})} FROM use WHERE {where}"
+    ).fetchall()
+    totals = answer["totals"]
+    assert (totals["nacc"], totals["distinct_users"]) == (accesses, people)
+    of_jobs = totals["jobs"]
+    assert (of_jobs["job_count"], of_jobs["distinct_users"]) == (jobs, job_people)
+
+
+def test_the_query_that_the_page_sql_begins_with(
+    dashboard: Running, stored: duckdb.DuckDBPyConnection
+) -> None:
+    with urllib.request.urlopen(f"{dashboard.base}/sql") as answer:
+        text = re.search(r"<textarea[^>]*>(.*?)</textarea>", answer.read().decode(), re.DOTALL)
+    assert text is not None
+    query = {"q": html.unescape(text[1]), "download": "query", "format": "parquet"}
+    with urllib.request.urlopen(f"{dashboard.base}/sql?{urlencode(query)}") as answer:
+        rows = pq.read_table(io.BytesIO(answer.read())).to_pylist()
+    sums = ", ".join(MEASURES[name] for name in ("nacc", "read_bytes", "job_count"))
+    expected = stored.execute(
+        f"SELECT data_tier, {sums} FROM use WHERE day = '{LAST}' GROUP BY 1"
+    ).fetchall()
+    assert {(row["data_tier"] or "", *[*row.values()][1:]) for row in rows} == {*expected}
+
+
+def test_storage_of_each_day(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    names = [f"T{number % 3}_XX_S{number}" for number in range(9)]
+
+    def sizes(*columns: str) -> dict[str, int]:
+        return {name: rng.randrange(10**15) for name in columns}
+
+    usage = [
+        {
+            **{"rse": rse, "kind": rng.choice(("disk", "tape")), "is_test": rng.random() < 0.2},
+            **sizes("static_bytes", "rucio_bytes", "free_bytes", "locked_bytes", "expired_bytes"),
+        }
+        for rse in names
+    ]
+    accounts = [
+        {
+            **{"rse": rse, "account": f"a{number}", "account_class": kind},
+            **{"limit_kind": "limit" if number % 2 else "none"},
+            **sizes("lock_bytes", "stuck_bytes", *(("limit_bytes",) if number % 2 else ())),
+        }
+        for rse in names
+        for number, kind in enumerate(("user", "user", "unknown", "production", "group"))
+    ]
+    going = [
+        {"rse": rse, "dataset_name": f"/a/b-{number}/AOD", **sizes("deletable_bytes")}
+        for rse in names[:6]
+        for number in range(3)
+    ]
+    rules = [
+        {
+            **{"event": event, "reason": f"r{number % 2}", "activity": f"a{number % 3}"},
+            **{"account": f"x{number}", "rule_count": number, "lock_stuck": 2 * number},
+            "oldest_ms": rng.randrange(10**12),
+        }
+        for event in ("stuck", "suspended", "new")
+        for number in range(1, 9)
+    ]
+    stored = {"rse_usage": usage, "account_usage": accounts, "dataset_rses": going}
+    for table, entries in (stored | {"rules_day": rules}).items():
+        storage_page.store(tmp_path, table, entries)
+    content = storage_page.view(tmp_path)
+
+    def plain(table: str, sql: str) -> list[tuple[Any, ...]]:
+        path = tmp_path / table / "*" / "runs" / "*" / table / "*.parquet"
+        source = f"read_parquet('{path}', hive_partitioning = false)"
+        return duckdb.sql(sql.replace(" t ", f" {source} ")).fetchall()
+
+    free = dict(plain("dataset_rses", "SELECT rse, sum(deletable_bytes) FROM t GROUP BY 1"))
+    elements = plain(
+        "rse_usage",
+        "SELECT rse, kind, static_bytes, rucio_bytes, free_bytes, rucio_bytes / static_bytes, "
+        "locked_bytes, expired_bytes, is_stale FROM t WHERE NOT is_test",
+    )
+    assert sorted(storage_page.rows(content, "elements")) == sorted(
+        (*row[:8], free.get(row[0]), row[8]) for row in elements
+    )
+    of_accounts = plain(
+        "account_usage",
+        "SELECT if(account_class IN ('user', 'unknown'), 'all of class ' || account_class, account), "
+        "count(DISTINCT rse), sum(lock_bytes), sum(stuck_bytes), sum(limit_bytes), "
+        "sum(limit_bytes) - sum(lock_bytes) FILTER (limit_bytes IS NOT NULL) FROM t GROUP BY 1",
+    )
+    assert sorted(storage_page.rows(content, "account_usage"), key=str) == sorted(
+        of_accounts, key=str
+    )
+    of_rules = plain(
+        "rules_day",
+        "SELECT event, reason, activity, sum(rule_count), sum(lock_stuck), min(oldest_ms) "
+        "FROM t WHERE event <> 'new' GROUP BY ALL",
+    )
+    assert sorted(storage_page.rows(content, "rules_day")) == sorted(of_rules)
 
 
 def test_a_query_that_cannot_use_a_part_of_a_selection_fails(dashboard: Running) -> None:
