@@ -21,6 +21,8 @@ from cmsspark.store.stored_days import CurrentRuns, stale, stored_periods
 
 #: Columns that the page leaves out.
 _ADDED: Final = ("timestamp", "first_day", "last_day")
+#: Rows of all days or periods, about, whose sums are drawn without being asked for.
+_CHARTED: Final = 2_000_000
 
 
 def view(request: PageRequest) -> ui.Content:
@@ -65,9 +67,11 @@ def view(request: PageRequest) -> ui.Content:
             "value", "Value", default=view.value if view and "value" not in parameters else ""
         ),
     )
-    measures = table.additive
-    measure = page.choose("sum", "Chart", measures, next(iter(measures), ""), every="none")
     rows = RowQuery(request, table, interval, chosen or names, condition, view)
+    measures = table.additive
+    is_quick = rows.num_rows * len(intervals) <= _CHARTED
+    default = next(iter(measures), "") if is_quick else ""
+    measure = page.choose("sum", "Chart", measures, default, every="none")
     page.sections += view.sections(rows) if view else []
     page.section(interval, rows.table())
     if measure and len(intervals) > 1:
