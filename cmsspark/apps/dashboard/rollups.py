@@ -24,6 +24,7 @@ from typing import Final
 
 from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard.segment import (
+    SPILLED,
     TABLE,
     VERSION,
     Segment,
@@ -212,6 +213,8 @@ class Rollups:
                 if _is_old(path):
                     shutil.rmtree(path, ignore_errors=True)
                     path.unlink(missing_ok=True)
+            elif path.name.startswith(SPILLED) and not is_held(path):
+                shutil.rmtree(path, ignore_errors=True)
             elif path.suffix == _SUFFIX and path not in used and not is_held(path):
                 path.unlink(missing_ok=True)
 

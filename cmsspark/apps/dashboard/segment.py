@@ -62,6 +62,8 @@ SET_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "dataset_users": ("stream", "site_tier", "dataset"),
 }
 _NAMES: Final = "names.json"
+#: What folders begin with that hold what a server has no room for in memory.
+SPILLED: Final = ".spilled-"
 #: What libraries say of too many open files.
 _TOO_MANY: Final = tuple(os.strerror(number) for number in (errno.EMFILE, errno.ENFILE))
 
@@ -141,7 +143,9 @@ def part_sql(column: str, source: str = "") -> str:
 
 
 def hold(paths: Sequence[Path], owner: object) -> None:
-    """Keep other servers on this host from removing segments while ``owner`` lives."""
+    """Keep other servers on this host from removing files or folders while ``owner``
+    lives.
+    """
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(owner, os.close, descriptor)
@@ -149,14 +153,19 @@ def hold(paths: Sequence[Path], owner: object) -> None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a server on this host uses a segment."""
+    """Return whether a server on this host uses a file or folder."""
     try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return False
+    finally:
+        os.close(descriptor)
     return False
 
 

@@ -8,10 +8,11 @@ requests that have begun finish with the old one.
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
@@ -22,6 +23,7 @@ import pyarrow as pa
 from cmsspark.apps.dashboard.rollups import RollupState
 from cmsspark.apps.dashboard.segment import (
     SET_TABLES,
+    SPILLED,
     SUMS,
     RollupsDamagedError,
     Segment,
@@ -255,9 +257,21 @@ def load(state: RollupState) -> Snapshot:
     # for rows of many segments, and eight people have two processors.
     con = duckdb.connect(
         ":memory:",
-        config={"memory_limit": "250MB", "threads": 1, "preserve_insertion_order": "false"},
+        config={
+            "memory_limit": "250MB",
+            "threads": 1,
+            "preserve_insertion_order": "false",
+            "temp_directory": "",
+        },
     )
     con.execute("SET enable_progress_bar = false")
+    if state.segments:
+        # By default DuckDB spills into the directory that the server was started in.
+        spilled = state.segments[0].path.parent / f"{SPILLED}{uuid.uuid4().hex}"
+        with suppress(OSError):
+            spilled.mkdir(mode=0o700)
+            hold([spilled], con)
+            con.execute(f"SET temp_directory = '{str(spilled).replace(chr(39), chr(39) * 2)}'")
     con.execute("ATTACH ':memory:' AS packed (COMPRESS)")
     for number, segment in enumerate(state.segments):
         path = str(segment.path).replace("'", "''")

@@ -5,6 +5,7 @@ honest where days are broken.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -85,6 +86,20 @@ def test_only_what_is_new_is_built(store: Path, tmp_path: Path) -> None:
     stores.store_day(store, day, stores.partial_rows(day, count=10))
     later, log = again.refresh()
     assert log == [f"rollups of {day}: 1 day"] and set(later.runs) == set(state.runs) | {day}
+
+
+def test_what_has_no_room_in_memory_goes_into_the_cache(store: Path, tmp_path: Path) -> None:
+    refreshed = Refreshed(store, tmp_path / "cache")
+    loaded = snapshot.load(refreshed.refresh()[0])
+    (folder,) = refreshed.rollups.folder.glob(".spilled-*")
+    assert loaded.query("SELECT current_setting('temp_directory')") == [(str(folder),)]
+    refreshed.refresh()
+    assert folder.is_dir()
+    # Nobody uses it any more, as after a server that was killed.
+    del loaded
+    gc.collect()
+    refreshed.refresh()
+    assert not folder.exists()
 
 
 def test_a_day_that_was_run_again_replaces_its_segment(store: Path, tmp_path: Path) -> None:
