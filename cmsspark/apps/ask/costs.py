@@ -141,7 +141,9 @@ def concentrated(database: Database, site: str, days: StoredDays) -> Answer:
         [],
         {"site": site, **window_dict(days), **numbers},
         days.warnings,
-        page=page_address("sites", site=site, **{"from": period.first, "to": period.last}),
+        page=page_address(
+            "sites", site=site, part="people", **{"from": period.first, "to": period.last}
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final
@@ -105,8 +105,13 @@ def _add_site(page: Page, chosen: Selection, site: str) -> None:
     page.section(
         "What is read there",
         _datasets(request, chosen, site),
-        _people(request, chosen, site),
         command=f"cmsspark ask reads {typed} --from {chosen.first} --to {chosen.last}",
+    )
+    first = max(chosen.first, chosen.last - timedelta(days=7 * _WEEKS_OF_PEOPLE - 1))
+    page.section(
+        "How concentrated its use is",
+        _people(request, site, first, chosen.last),
+        command=f"cmsspark ask concentrated {typed} --from {first} --to {chosen.last}",
     )
     over_time = _local_remote(request, chosen, site)
     page.section("Local and remote accesses over time", over_time, about=_REMOTE)
@@ -161,13 +166,9 @@ def _locked_copies(request: PageRequest, site: str) -> Any:
     return request.table("copies", columns, query, [newest[0], site], caption)
 
 
-def _people(request: PageRequest, chosen: Selection, site: str) -> ui.Fold:
-    """Return how concentrated the site's use is: read from the partials of the last weeks
-    of the period when it is opened.
-    """
-    last = chosen.last
-    first = max(chosen.first, last - timedelta(days=7 * _WEEKS_OF_PEOPLE - 1))
-    title = f"How concentrated its use is, {first} to {last}"
+def _people(request: PageRequest, site: str, first: date, last: date) -> ui.Fold:
+    """Return how concentrated the site's use is, read from the partials when it is opened."""
+    title = f"The {costs.HEAVIEST} heaviest people, {first} to {last}"
     if request.parameters.get("part") != "people":
         return ui.Fold(title, [], "", f"{request.link_here(part='people')}#people", "people")
     share, people, accesses = costs.concentration(request.people, site, first, last)
@@ -213,7 +214,7 @@ def _add_costs(page: Page, chosen: Selection, site: str) -> None:
     workflows.sort(key=lambda row: -row["lost"])
     address = {"from": period[0], "to": period[1], "site": site}
     rows = [
-        (row["workflow"], *map(_rounded, (row["lost"], row["core_hours"])), row["jobs"])
+        (row["workflow"], row["lost"], row["core_hours"], row["jobs"])
         for row in workflows
         if row["lost"]
     ]
@@ -346,10 +347,6 @@ def _win(sums: Sequence[int], goal: int) -> ui.Figure:
     if count is None:
         return ui.Figure(label, "–", "all of them are less")
     return ui.Figure(label, pluralize(count, "dataset"), "the largest ones")
-
-
-def _rounded(value: float | None) -> int | None:
-    return None if value is None else round(value)
 
 
 PAGE = PageDefinition(
