@@ -21,6 +21,9 @@ from cmsspark.base.errors import DataError
 
 #: Events that curves are fitted to, the first of a sample: these are a random choice.
 CURVE_EVENTS: Final = 50_000
+#: Deviations from its mean within which all values of a feature without tails lie. Its
+#: curve is a line: what is linear in it would be bent by quantiles.
+_LINE: Final = 6.0
 #: Heights of the knots of a curve, in deviations of a normal distribution.
 _HEIGHTS: Final = np.linspace(-3.5, 3.5, 36)
 #: Share of the events that has a value which stands for "not known".
@@ -31,10 +34,11 @@ _SENTINEL_SHARE: Final = 0.002
 class Curve:
     """How a feature is scaled: linear between knots, constant outside of them.
 
-    Heights are those of a normal distribution of the same quantiles, with mean 0 and
-    deviation 1, so that a heavy tail is as wide as any other. ``sentinel``: a value
-    that stands for "not known", such as −999. It becomes 0, and networks have an input
-    that says so. ``sentinel_share``: the share of events that have it.
+    Values have mean 0 and deviation 1. A feature without tails has a line. Heights of
+    others are those of a normal distribution of the same quantiles, so that a heavy tail
+    is as wide as any other. ``sentinel``: a value that stands for "not known", such as
+    −999. It becomes 0, and networks have an input that says so. ``sentinel_share``: the
+    share of events that have it.
     """
 
     knots: Array
@@ -54,6 +58,11 @@ class Curve:
         values = np.asarray(values, np.float64)
         sentinel = find_sentinel(values)
         measured = values if sentinel is None else values[values != sentinel]
+        share = 0.0 if sentinel is None else 1 - len(measured) / len(values)
+        mean, deviation = measured.mean(), measured.std()
+        if 0 < np.abs(measured - mean).max() <= _LINE * deviation:
+            ends = np.array([-_LINE, _LINE])
+            return cls(mean + ends * deviation, ends, sentinel, share)
         probabilities = np.array([NormalDist().cdf(height) for height in _HEIGHTS])
         probabilities[[0, -1]] = 0.0, 1.0
         quantiles = np.quantile(measured, probabilities)
@@ -63,7 +72,6 @@ class Curve:
         scaled = np.interp(measured, knots, heights)
         deviation = scaled.std()
         heights = (heights - scaled.mean()) / deviation if deviation > 0 else heights * 0.0
-        share = 0.0 if sentinel is None else 1 - len(measured) / len(values)
         return cls(knots, heights, sentinel, share)
 
     def scale(self, values: Array) -> Array:
