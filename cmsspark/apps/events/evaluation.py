@@ -497,7 +497,7 @@ def write_result(folder: Path, evaluation: Evaluation, facts: Mapping[str, str])
     """
     description = read_description(folder)
     if description["kind"] in NETWORKS:
-        facts = {**facts, "not known": _sentinels(folder)}
+        facts = {**facts, **_scaling(folder)}
     history = _history(folder)
     title = f"Classifier of events: {description['kind']}"
     pictures = _pictures(evaluation, history)
@@ -562,16 +562,22 @@ def _pictures(
     return pictures
 
 
-def _sentinels(folder: Path) -> str:
-    """Name the features of which values stand for "not known", and how many events have them."""
+def _scaling(folder: Path) -> dict[str, str]:
+    """Name how features are scaled, of which values stand for "not known", and how many
+    events have them.
+    """
     scalers, names = Scalers.load(folder), layout_in(folder).feature_names
-    return (
-        ", ".join(
-            f"{names[number]} {curve.sentinel:g} ({100 * curve.sentinel_share:.1f} %)"
-            for number, curve in scalers.sentinels.items()
-        )
-        or "no feature has a value for it"
-    )
+    by_shape: dict[str, list[str]] = {"a line": [], "quantiles": [], "nothing, as constant": []}
+    for name, curve in zip(names, scalers.curves or (), strict=False):
+        by_shape[curve.shape].append(name)
+    sentinels = [
+        f"{names[number]} {curve.sentinel:g} ({100 * curve.sentinel_share:.1f} %)"
+        for number, curve in scalers.sentinels.items()
+    ]
+    return {
+        **{f"scaled by {shape}": ", ".join(some) for shape, some in by_shape.items() if some},
+        "not known": ", ".join(sentinels) or "no feature has a value for it",
+    }
 
 
 def _card(

@@ -53,8 +53,8 @@ from cmsspark.base.errors import DataError, UsageError
 # that share it.
 
 #: Steps that a round has at least, where the budget is in steps: validation after fewer
-#: is mostly noise.
-ROUND_STEPS: Final = 100
+#: is mostly noise. The features of a few hundred events are learned by heart in 100.
+ROUND_STEPS: Final = {"hlf": 25, "sequence": 100, "inclusive": 100}
 #: The budget without --steps and --epochs: so many passes over the sample, and at least
 #: so many steps.
 DEFAULT_EPOCHS: Final = 6
@@ -140,15 +140,15 @@ class Training:
         """Return the number of rounds, the epochs of a round, and the steps of a round.
 
         Example:
-            >>> Training("hlf").rounds(steps_of_epoch=36)
-            (19, 3, 105)
+            >>> Training("sequence").rounds(steps_of_epoch=36)
+            (4, 3, 100)
             >>> Training("hlf", epochs=5).rounds(steps_of_epoch=36)
             (5, 1, 36)
         """
         if self.epochs:
             return self.epochs, 1, steps_of_epoch
         budget = self.steps or max(DEFAULT_EPOCHS * steps_of_epoch, DEFAULT_STEPS[self.model])
-        epochs = -(-min(ROUND_STEPS, budget) // steps_of_epoch)
+        epochs = -(-min(ROUND_STEPS[self.model], budget) // steps_of_epoch)
         # Rounds of equal size within the budget; each begins with another epoch.
         rounds = -(-budget // (epochs * steps_of_epoch))
         return rounds, epochs, budget // rounds
@@ -407,6 +407,7 @@ class _Loop:
         if self._folds == 1:
             progress, start, first_loss = self._fit(self._last, self._output, description)
             weights, best_loss = progress.best, progress.best_loss
+            is_better = best_loss < first_loss
         else:
             folders = [self._output / "folds" / str(number) for number in range(self._folds)]
             done = [
@@ -419,10 +420,17 @@ class _Loop:
                 self._last, self._output, last_description, "", rounds, folders
             )
             weights = progress.weights
-            best_loss = float(np.mean([fold.best_loss for fold, _, _ in done]))
-            first_loss = float(np.mean([loss for _, _, loss in done]))
-        if first_loss <= best_loss:
-            # The regression that the network began with is better than all rounds.
+            first_losses = np.array([loss for _, _, loss in done])
+            losses = np.zeros(self._folds)
+            if self._world.rank == 0:
+                losses = _validation(folders, rounds)["validation_loss"]
+            losses = self._of_first(losses)
+            best_loss, first_loss = float(losses.mean()), float(first_losses.mean())
+            gains = first_losses - losses
+            # A gain below its standard error is one by chance.
+            is_better = gains.mean() > gains.std(ddof=1) / math.sqrt(self._folds)
+        if not is_better:
+            # The regression that the network began with is as good as all rounds.
             weights, best_loss = start, first_loss
         parameters = {
             **description,
@@ -467,12 +475,13 @@ class _Loop:
             start_weights = begin_with(start_weights, coefficients)
         start = Progress(start_weights, self._optimizer.init(start_weights), best=start_weights)
         # Worker 0's, whose share differs from those of others.
-        start = self._shared(start)
+        start = Progress.from_tree(self._of_first(start.tree()))
         first_loss = math.inf
         if _has_validation(part):
             first_loss, _ = self._validate(self._everywhere(start.weights), part)
         checkpoints = Checkpoints(output / "checkpoints", description) if is_first else None
-        progress = self._shared(checkpoints.latest(start) if checkpoints else start)
+        latest = checkpoints.latest(start) if checkpoints else start
+        progress = Progress.from_tree(self._of_first(latest.tree()))
         path = output / LOG_FILE
         if is_first and path.exists():
             # A killed training may leave a line more, or a part of one.
@@ -488,7 +497,8 @@ class _Loop:
         while progress.round < last and progress.waited < patience:
             progress, line = self._round(progress, part)
             if is_first and folders:
-                line |= _mean_validation(folders, progress.round)
+                means = _validation(folders, progress.round)
+                line |= {key: round(float(values.mean()), 6) for key, values in means.items()}
             if checkpoints is not None:
                 output.mkdir(parents=True, exist_ok=True)
                 # First: of a round that has a checkpoint the log has the line.
@@ -728,13 +738,13 @@ class _Loop:
 
         return np.asarray(multihost_utils.process_allgather(np.array(numbers, np.int32)))
 
-    def _shared(self, progress: Progress) -> Progress:
-        """Worker 0's progress at all workers: only it has checkpoints."""
+    def _of_first(self, tree: Any) -> Any:
+        """Worker 0's arrays at all workers: only it has checkpoints and logs."""
         if self._world.workers == 1:
-            return progress
+            return tree
         from jax.experimental import multihost_utils
 
-        return Progress.from_tree(multihost_utils.broadcast_one_to_all(progress.tree()))
+        return multihost_utils.broadcast_one_to_all(tree)
 
 
 def device_memory(device: Any) -> int:
@@ -747,12 +757,12 @@ def _has_validation(part: Split) -> bool:
     return any(len(validated) for _, validated in part.lengths)
 
 
-def _mean_validation(folders: Sequence[Path], number: int) -> dict[str, float]:
-    """Return the mean validation of a round over the folds that reached it."""
+def _validation(folders: Sequence[Path], number: int) -> dict[str, Array]:
+    """Return the validation of each fold after a round, or after its last before that."""
     logs = [(folder / LOG_FILE).read_text(encoding="utf-8").splitlines() for folder in folders]
-    lines = [json.loads(log[number - 1]) for log in logs if len(log) >= number]
+    lines = [json.loads(log[min(number, len(log)) - 1]) for log in logs]
     return {
-        name: round(float(np.mean([line[name] for line in lines])), 6)
+        name: np.array([line[name] for line in lines])
         for name in ("validation_loss", "validation_accuracy")
     }
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from cmsspark.apps.events.layout import EventLayout, layout_in
+from cmsspark.apps.events.layout import TOPOLOGY, EventLayout, layout_in
 from cmsspark.base.arrays import Array
 from cmsspark.base.errors import (
     CmssparkError,
@@ -119,11 +119,13 @@ def files_of_inputs(inputs: Sequence[str], classes: Sequence[str]) -> list[Event
         lower = class_name.lower()
         key = names.get(class_name) or names.get(lower) or names.get(_CLASS_NAMES.get(lower, ""))
         if key is None:
+            is_default = tuple(classes) == TOPOLOGY.class_names
+            nano = "; NanoAOD needs --definition nanoaod" if is_default else ""
             raise UsageError(
                 f"there is no class {class_name}",
                 where=f"--input {text}",
                 found=f"the classes are {', '.join(classes)}",
-                next_step="--classes A,B names other classes",
+                next_step=f"--classes A,B names other classes{nano}",
             )
         label = list(classes).index(key)
         for path in find_inputs(pattern):

@@ -74,6 +74,12 @@ class Curve:
         heights = (heights - scaled.mean()) / deviation if deviation > 0 else heights * 0.0
         return cls(knots, heights, sentinel, share)
 
+    @property
+    def shape(self) -> str:
+        """What the feature is scaled by, for the card of a model."""
+        sizes = {1: "nothing, as constant", 2: "a line"}
+        return sizes.get(len(self.knots), "quantiles")
+
     def scale(self, values: Array) -> Array:
         """Return values of the feature, scaled."""
         scaled = np.interp(values, self.knots, self.heights)

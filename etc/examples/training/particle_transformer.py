@@ -75,7 +75,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            sums = [sums[0] + float(loss) * len(losses), sums[1] + len(losses)]
+            sums = [sums[0] + loss.item() * len(losses), sums[1] + len(losses)]
         print(f"epoch {epoch + 1}: loss {sums[0] / sums[1]:.4f}", flush=True)
     if reader.place == 0:
         output = Path(os.environ.get("CMSSPARK_TRAIN_OUTPUT", "."))

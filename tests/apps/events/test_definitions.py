@@ -16,8 +16,15 @@ from cmsspark.apps.events.definition import Definition, chosen_classes, load_def
 from cmsspark.apps.events.demo_run import MODELS, make_events, write_tree
 from cmsspark.apps.events.expressions import BUILT_IN, Expression, ExpressionError
 from cmsspark.apps.events.features import EventFeatures
+from cmsspark.apps.events.layout import TOPOLOGY
 from cmsspark.apps.events.prepare import check_weights, with_tree
-from cmsspark.apps.events.root_files import EntryRange, EventFile, inspect, read_range
+from cmsspark.apps.events.root_files import (
+    EntryRange,
+    EventFile,
+    files_of_inputs,
+    inspect,
+    read_range,
+)
 from cmsspark.apps.events.score_files import definition_of_model
 from cmsspark.base.errors import DataError, SettingsError, UsageError
 from tests.apps.events.events import DELPHES
@@ -484,6 +491,9 @@ def test_nanoaod_read_by_the_default_definition_names_the_right_one(tmp_path: Pa
     path = write_nano(tmp_path / "n.root", nano_events(5, 1))
     reason = inspect(EventFile(str(path), 0), DELPHES).reason
     assert "there is no tree Delphes" in reason and "--definition nanoaod" in reason
+    with pytest.raises(UsageError) as error:
+        files_of_inputs([f"signal={path}"], TOPOLOGY.class_names)
+    assert "--definition nanoaod" in str(error.value.next_step)
 
 
 def test_a_feature_may_be_called_as_its_branch_which_other_expressions_still_see(
