@@ -79,15 +79,15 @@ def users_of_datasets(
     if len(snapshot.find_keys(chosen.first, chosen.last)) > 1:
         return [None] * len(numbers)
 
-    def count(asked: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int64]:
+    def count(datasets: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int64]:
         with _ONE_AT_A_TIME:
-            return _count_users(snapshot, chosen, asked)
+            return _count_users(snapshot, chosen, datasets)
 
     # Most pages count those of the few datasets that they show.
     is_few = len(numbers) <= _MANY * len(snapshot.datasets)
     if is_few and not snapshot.has_result((key, chosen)):
-        asked = (key, chosen, numbers.tobytes())
-        return [*snapshot.cached(asked, partial(count, numbers)).tolist()]
+        question = (key, chosen, numbers.tobytes())
+        return [*snapshot.cached(question, partial(count, numbers)).tolist()]
     return [*snapshot.cached((key, chosen), count)[numbers].tolist()]
 
 
@@ -121,8 +121,8 @@ def _count_users(
     for segments in [inside] if is_few and inside else [[number] for number in inside]:
         for batch in read("dataset, users", table, segments, of_sets):
             _join_sets(sets, batch["dataset"].to_numpy(), batch["users"])
-    asked: Any = slice(None) if numbers is None else numbers
-    joined = sets[asked]
+    chosen_rows: Any = slice(None) if numbers is None else numbers
+    joined = sets[chosen_rows]
     if cut:
         flags = np.zeros(count * 8 * width, np.bool_)
         of_days = where(snapshot, chosen, ("day", "stream", "site_tier"), of_users=True)
@@ -130,7 +130,7 @@ def _count_users(
         for number in cut:
             for batch in read(position, "people", [number], of_days):
                 flags[batch["position"].to_numpy()] = True
-        flags_of_datasets = flags.reshape(count, 8 * width)[asked]
+        flags_of_datasets = flags.reshape(count, 8 * width)[chosen_rows]
         joined |= np.packbits(flags_of_datasets, axis=1).view(np.uint64)
     counts: npt.NDArray[np.int64] = np.bitwise_count(joined).sum(axis=1, dtype=np.int64)
     return counts
