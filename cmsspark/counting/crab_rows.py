@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -268,18 +269,27 @@ class HashedCrabAggregator(CrabAggregator):
         }
 
 
-def merge_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def merge_rows(batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a scan with those of CRAB's jobs merged: each file of a job
     once, the seconds of a job once in each cell.
 
-    All rows of a job are among the batches.
+    All rows of a job are among the batches; where None is one, before it: they are then
+    merged by a thread while the other rows come.
     """
     of_jobs: list[pa.RecordBatch] = []
-    for batch in batches:
-        if "lfn_hash" in batch.schema.names:
-            yield from _apart(batch, [name for name, _ in COLUMNS], of_jobs)
-        else:
-            yield batch
+    merged: Future[list[pa.RecordBatch]] | None = None
+    with ThreadPoolExecutor(1) as thread:
+        for batch in batches:
+            if batch is None:
+                merged = thread.submit(lambda: list(_merged(of_jobs)))
+            elif "lfn_hash" in batch.schema.names:
+                yield from _apart(batch, [name for name, _ in COLUMNS], of_jobs)
+            else:
+                yield batch
+        yield from merged.result() if merged else _merged(of_jobs)
+
+
+def _merged(of_jobs: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if not of_jobs:
         return
     rows = _JobRows.gather(of_jobs)

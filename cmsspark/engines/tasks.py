@@ -93,6 +93,11 @@ class Task:
     #: Bytes of the files as they are stored.
     size: int = 0
 
+    @property
+    def has_job_rows(self) -> bool:
+        """Whether its rows are of jobs, which are merged apart (see ``crab_rows``)."""
+        return self.stream in STREAMS_OF_JOB_ROWS
+
 
 @dataclass(frozen=True)
 class TaskContext:
@@ -234,8 +239,8 @@ def weigh(path: str, size: int) -> int:
 
 
 def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> list[Task]:
-    """Pack the files into tasks of about even size, the largest first. A task has files
-    of one stream.
+    """Pack the files into tasks of about even size, the largest first, after those of
+    streams whose rows are merged apart. A task has files of one stream.
     """
     weighed = [
         (stream, [(path, weigh(path, size), size) for path, size in stream.files])
@@ -258,7 +263,7 @@ def pack_tasks(streams: Iterable[StreamFiles], cores: int, task_bytes: int) -> l
             stored += size
         if paths:
             packed.append(make(tuple(paths), weight=weight, size=stored))
-    return sorted(packed, key=lambda task: -task.weight)
+    return sorted(packed, key=lambda task: (not task.has_job_rows, -task.weight))
 
 
 def first_values(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:

@@ -2,7 +2,8 @@
 
 No task is retried: a process that fails ends the scan. So each process uses one
 aggregator for each stream through all of its tasks, and returns the aggregated rows
-once, when no task is left.
+once, when no task is left. Rows of jobs, whose tasks come first, leave with the first
+task of another stream, so that they are merged while the rest is read.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from cmsspark.base.text.progress_line import ProgressLine
 from cmsspark.counting.pre_aggregate import StreamAggregator
 from cmsspark.engines.tasks import Task, TaskContext, TaskReader, read_task
 from cmsspark.filesystems.storage import unreadable
+from cmsspark.sources.registry import STREAMS_OF_JOB_ROWS
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -109,9 +111,12 @@ class WorkerState:
     _open: dict[tuple[str, str, date | None], tuple[TaskReader, StreamAggregator]] = field(
         default_factory=dict
     )
+    _of_ended: int = 0
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Read the files of the task and yield the rows that must leave before the end."""
+        if not task.has_job_rows:
+            yield from self.end([key for key in self._open if key[0] in STREAMS_OF_JOB_ROWS])
         key = (task.stream, task.format, task.earlier_day)
         if key not in self._open:
             trim()
@@ -122,14 +127,21 @@ class WorkerState:
     @property
     def records(self) -> int:
         """Records that this process has read."""
-        return sum(aggregator.bins["read"] for _, aggregator in self._open.values())
+        return self._of_ended + sum(
+            aggregator.bins["read"] for _, aggregator in self._open.values()
+        )
 
-    def end(self) -> Iterator[pa.RecordBatch]:
-        """Yield the aggregated rows of all streams."""
+    def end(
+        self, keys: Iterable[tuple[str, str, date | None]] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the aggregated rows of streams, all without ``keys``."""
         # The largest aggregator comes last, when the memory of the others is free.
-        for key in sorted(self._open, key=lambda key: self._open[key][1].rows_in_memory):
+        for key in sorted(
+            self._open if keys is None else keys, key=lambda key: self._open[key][1].rows_in_memory
+        ):
             trim()
             reader, aggregator = self._open.pop(key)
+            self._of_ended += aggregator.bins["read"]
             yield from self.context.batches(reader, aggregator, is_last=True, dictionaries=True)
 
 
@@ -210,9 +222,9 @@ class WorkerPool:
                 line.add()
         return [results[number] for number in range(len(results))]
 
-    def scan(self, tasks: Sequence[Task], context: TaskContext) -> Iterator[pa.RecordBatch]:
-        """Yield batches of ``context.columns()``, the rows that ``scan.scan`` has. May
-        be called once.
+    def scan(self, tasks: Sequence[Task], context: TaskContext) -> Iterator[pa.RecordBatch | None]:
+        """Yield batches of ``context.columns()``, the rows that ``scan.scan`` has, and
+        None after the last row of jobs where tasks have any. May be called once.
 
         Raises the exceptions of the tasks, and NotReady (75) if a process was killed.
         """
@@ -223,6 +235,8 @@ class WorkerPool:
         stage = StageTimes(f"reading logs of {context.day}", len(tasks))
         began: dict[Connection, float] = {}
         live = LiveCounters()
+        # Processes that may still send rows of jobs.
+        of_jobs = {*busy} if any(task.has_job_rows for task in tasks) else set()
 
         def send_task(pipe: Connection) -> None:
             doing[pipe] = waiting.popleft() if waiting else None
@@ -251,10 +265,17 @@ class WorkerPool:
                             line.done + (task.weight if task else 0), sum(records.values())
                         )
                         send_task(pipe)
+                        is_past_jobs = task is not None and not task.has_job_rows
                     elif message == "end":
                         busy.remove(pipe)
+                        is_past_jobs = True
                     else:
                         yield message
+                        continue
+                    if is_past_jobs and pipe in of_jobs:
+                        of_jobs.remove(pipe)
+                        if not of_jobs:
+                            yield None
         live.write()
         stage.end()
 

@@ -405,7 +405,8 @@ class OwnRun:
                     # Compiled readers count these, several times as fast.
                     context = replace(context, fold=None)
                 tasks = pack_tasks(stream_files(inputs), cores(), TASK_BYTES)
-                merged = merge(merge_rows(split_folded(pool.scan(tasks, context), tables)))
+                rows = merge_rows(pool.scan(tasks, context))
+                merged = merge(split_folded(rows, tables))
         else:
             if of_jobs := sorted({*request.streams} & {*STREAMS_OF_JOB_ROWS}):
                 raise UsageError(
