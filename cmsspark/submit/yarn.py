@@ -499,18 +499,20 @@ def fetch_logs(application: str, submit: str, environ: Mapping[str, str]) -> dic
     """Return what the application's containers wrote, by container; of the master alone
     where YARN does not collect it, and empty where YARN does not give it.
     """
-    if not collects_logs(environ):
-        page = master_page(environ, application) or ""
-        (name,) = re.findall(r"/(container_\w+)/", page) or ("",)
-        kinds = ("stdout", "stderr")
-        return {name: {kind: master_log(environ, application, kind) for kind in kinds}}
-    with tempfile.TemporaryDirectory(prefix="cmsspark-logs-") as folder:
-        _ask_yarn(["logs", application, folder], submit, environ)
-        files = sorted(Path(folder).rglob("container_*"))
-        return {
-            file.name: sections(file.read_text(encoding="utf-8", errors="replace"))
-            for file in files
-        }
+    collected: dict[str, Logs] = {}
+    if collects_logs(environ):
+        with tempfile.TemporaryDirectory(prefix="cmsspark-logs-") as folder:
+            _ask_yarn(["logs", application, folder], submit, environ)
+            for file in sorted(Path(folder).rglob("container_*")):
+                text = file.read_text(encoding="utf-8", errors="replace")
+                collected[file.name] = sections(text)
+    if collected:
+        return collected
+    masters = re.findall(r"/(container_\w+)/", master_page(environ, application) or "")
+    kinds = ("stdout", "stderr")
+    return {
+        name: {kind: master_log(environ, application, kind) for kind in kinds} for name in masters
+    }
 
 
 def sections(text: str) -> Logs:
