@@ -4,6 +4,7 @@ copy, and how good it was.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -15,7 +16,8 @@ from cmsspark.base.periods import between
 from cmsspark.base.text.terminal import percent, pluralize, volume
 from cmsspark.filesystems.storage import Files
 from cmsspark.store import results
-from cmsspark.store.stored_columns import newest
+from cmsspark.store.own_jobs import job_of_table
+from cmsspark.store.stored_columns import newest, stored_days
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,7 +37,8 @@ LIKELY: Final = 0.5
 @dataclass(frozen=True)
 class StoredForecast:
     """A stored forecast: the first day of its weeks, its rows, those of its quality,
-    what popular means in it, and how many weeks it is for.
+    what popular means in it, how many weeks it is for, and warnings of its run, such as
+    that its history is short.
     """
 
     day: date
@@ -43,6 +46,7 @@ class StoredForecast:
     quality: pl.DataFrame
     label: str
     weeks: int
+    notes: Sequence[str]
 
     @property
     def period(self) -> str:
@@ -63,20 +67,20 @@ class StoredForecast:
         """
         import polars as pl
 
-        last = self.quality["first_day"].max()
-        chosen = self.quality.filter((pl.col("first_day") == last) & (pl.col("stratum") == "all"))
+        is_last = pl.col("first_day") == pl.col("first_day").max()
+        chosen = self.quality.filter(is_last, stratum="all")
         return {row["model"]: row for row in chosen.to_dicts()}
 
     def facts(self) -> list[str]:
-        """Return how good such a forecast was last week, in a line or two."""
-        from cmsspark.apps.popularity.scores import warnings
-
+        """Return how good such a forecast was last week, in a line or two, and warnings."""
+        notes = [f"warning: {text}" for text in self.notes]
         scores = self.last_week
         model = self.rows["model"][0] if self.rows.height else None
         score, baseline = scores.get(str(model)), scores.get("persistence")
         if score is None or score["average_precision"] is None:
             return [
-                "how good such forecasts are is not known: the store has too few days, or nothing was popular"
+                "how good such forecasts are is not known: the store has too few days, or nothing was popular",
+                *notes,
             ]
         interval = f"{score['average_precision_low']:.2f} to {score['average_precision_high']:.2f}"
         text = f"the forecast of {self._from(score['first_day'])} had an average precision of"
@@ -92,10 +96,7 @@ class StoredForecast:
             lines.append(
                 f"it found {percent(score['tpr'])} of the popular datasets, and {percent(score['tnr'])} of the others"
             )
-        judged = self.quality.filter(stratum="all").to_dicts()
-        return lines + [
-            f"warning: {text}" for text in warnings(judged, str(self.rows["model"][0]))
-        ]
+        return lines + notes
 
     def summary(self) -> dict[str, Any]:
         """Return the forecast and its quality as JSON."""
@@ -127,8 +128,12 @@ def newest_forecast(files: Files, fout: str, day: date | None) -> StoredForecast
     try:
         newest_day, current = newest(files, fout, _TABLE, day)
     except InputMissing as error:
+        from cmsspark.apps.popularity.training import FIRST_DAY, Label
+
         last, _ = newest(files, fout, "partials", day)
-        following = last + timedelta(days=1)
+        first = stored_days(files, fout, job_of_table("partials").name)[0]
+        following = max(last + timedelta(days=1), first + timedelta(days=FIRST_DAY))
+        error.found = f"days from {first} to {last}: {Label().rule(first)}"
         error.next_step = f"run_spark {_JOB} --date {following} --fout {fout}"
         raise
     columns = [
@@ -167,7 +172,8 @@ def newest_forecast(files: Files, fout: str, day: date | None) -> StoredForecast
     threshold = rows["threshold"][0] if rows.height else 0
     # Forecasts of older versions have a threshold only, and are of one week.
     label = about.get("label") or f"more than {threshold:g} accesses in 1 week"
-    return StoredForecast(newest_day, rows.sort("rank"), quality, label, about.get("horizon", 1))
+    weeks, notes = about.get("horizon", 1), current.manifest.document.get("warnings", ())
+    return StoredForecast(newest_day, rows.sort("rank"), quality, label, weeks, notes)
 
 
 def forecast_or_none(files: Files, fout: str, day: date | None) -> StoredForecast | None:

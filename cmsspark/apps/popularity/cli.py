@@ -126,7 +126,9 @@ def evaluate_command(
     rows = judge_last(weeks, compared, last=last, seed=seed)
     if missing := set(compared) - {row["model"] for row in rows}:
         chosen = next(name for name in compared if name in missing)
-        click.echo(label.rule(weeks.series, chosen if len(missing) == 1 else "a model"), err=True)
+        click.echo(
+            label.rule(weeks.series.days[0], chosen if len(missing) == 1 else "a model"), err=True
+        )
     for text in (text for name in compared for text in warnings(rows, name)):
         click.echo(f"warning: {text}", err=True)
     if as_json:
@@ -188,7 +190,7 @@ def predict_command(
     number = _number_day(series, day)
     past, first_day = series.until(number), series.days[0] + timedelta(days=number)
     if label.model_on(past, number, model) != model:
-        click.echo(label.rule(past, model), err=True)
+        click.echo(label.rule(past.days[0], model), err=True)
     rows = predictions(Weeks(past, label), first_day, model, seed=seed)
     columns = [name for name in _FORECAST if name in rows.columns]
     frame = rows.select(columns).rename({"dataset_name": "dataset"})

@@ -302,7 +302,7 @@ def too_short(
         problem,
         found=f"{pluralize(len(series.days), 'day')}, {series.days[0]} to {series.days[-1]}",
         next_step=f"give {(last - series.days[0]).days + 1:,} days, to {last}, or begin earlier: "
-        f"{label.rule(series)}",
+        f"{label.rule(series.days[0])}",
     )
 
 

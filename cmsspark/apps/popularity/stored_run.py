@@ -197,7 +197,7 @@ def store_forecast(
     options |= {"threshold": label.least_accesses, "horizon": label.weeks}
     texts = warnings(judged.filter(stratum="all").to_dicts(), model)
     if used != model:
-        texts.append(label.rule(series, model))
+        texts.append(label.rule(series.days[0], model))
     named = {f"popularity_{name}": table for name, table in tables.items()}
     return stored.store(named, series, label, options, series.size_text, warnings=texts)
 

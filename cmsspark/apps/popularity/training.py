@@ -5,7 +5,7 @@ before the predicted week.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -68,10 +68,12 @@ class Label:
         """Days of history from which on a model makes the forecast."""
         return max(_MODEL_DAYS, FIRST_DAY + self.days)
 
-    def rule(self, series: Series, model: str = "a model") -> str:
-        """Return what makes forecasts of a short history, with the days it changes on."""
+    def rule(self, first: date, model: str = "a model") -> str:
+        """Return what makes forecasts of a history from a day on while it is short, with
+        the days that changes on.
+        """
         begins, changes = (
-            series.days[0] + timedelta(days=number) for number in (FIRST_DAY, self.model_days)
+            first + timedelta(days=number) for number in (FIRST_DAY, self.model_days)
         )
         return (
             f"{FIRST_DAY} days of history are forecast by {PERSISTENCE} (from {begins} on), "
@@ -87,7 +89,7 @@ class Label:
             raise InputMissing(
                 "too few days for a forecast",
                 found=f"{pluralize(day, 'day')} from {series.days[0]} on",
-                next_step=f"give more days: {self.rule(series, model)}",
+                next_step=f"give more days: {self.rule(series.days[0], model)}",
             )
         return model if day >= self.model_days else PERSISTENCE
 

@@ -325,13 +325,19 @@ def test_a_store_that_is_too_young_says_what_it_needs(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "cmsspark.yaml").write_text(f"store: {tmp_path}\nstate_dir: {tmp_path}/state\n")
     for number in range(10):
         day = FIRST + timedelta(days=number)
         store_partials(tmp_path, day, [partial(day)])
-    (tmp_path / "cmsspark.yaml").write_text(f"store: {tmp_path}\nstate_dir: {tmp_path}/state\n")
+        if number == 2:
+            early = ask(tmp_path, "will-be-popular").exception
+            assert isinstance(early, errors.InputMissing)
+            assert "forecast by persistence (from 2026-01-12 on)" in early.text()
+            assert "run_spark popularity_forecast --date 2026-01-12 " in early.text()
     day = FIRST + timedelta(days=10)
     make(tmp_path, day)
     _, current = newest(LocalFiles(), str(tmp_path), "popularity_predictions")
     told = current.manifest.document
     assert told["forecast"]["model"] == "persistence"
     assert any("28 days by average (from" in text for text in told["warnings"])
+    assert "28 days by average (from" in ask(tmp_path, "will-be-popular").stdout

@@ -281,7 +281,7 @@ def test_a_short_history_is_forecast_by_persistence_and_a_longer_one_by_the_mode
     label, series = Label(10), made_series()
     names = [label.model_on(series, day, "blend") for day in (7, 27, 28)]
     assert names == ["persistence", "persistence", "blend"]
-    rule = label.rule(series, "blend")
+    rule = label.rule(series.days[0], "blend")
     for day in (7, 28):
         assert f"(from {series.days[0] + timedelta(days=day)} on)" in rule
     with pytest.raises(errors.InputMissing) as caught:
