@@ -648,6 +648,16 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
         removed("Executor heartbeat timed out after 131072 ms"),
         "heartbeat timed out after 131072 ms",
     ),
+    (
+        "heap_space",
+        query_error("Not enough memory to build and broadcast the table to all worker nodes."),
+        "no heap was left: Not enough memory to build and broadcast the table",
+    ),
+    (
+        "large_broadcast",
+        query_error("Cannot broadcast the table that is larger than 8.0 GiB: 9.3 GiB."),
+        "larger than 8.0 GiB",
+    ),
     ("broadcast_timeout", query_error("Could not execute broadcast in 300 secs."), "in 300 secs"),
     ("python_worker_leak", leaking, "a Python worker grew from 80.0 MB to 611.0 MB"),
     ("python_worker_leak", leaking_with_rests, "a Python worker grew from 80.0 MB to 480.0 MB"),

@@ -349,6 +349,7 @@ def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:
     texts_by_place = (
         ("the driver's log", metrics.log_lines),
         ("tasks", [*metrics.failures, *metrics.stage_failures]),
+        ("a query", [query.error for query in metrics.queries if query.error]),
     )
     for where, texts in texts_by_place:
         full = next((text for text in texts if OUT_OF_MEMORY.search(text)), None)

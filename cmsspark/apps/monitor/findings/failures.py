@@ -14,7 +14,10 @@ from cmsspark.store.run_metrics import ExecutorEntry, Finding, RunMetrics
 
 #: The option that limits the addresses of Python workers, of an executor together.
 WORKER_LIMIT: Final = "spark.executor.pyspark.memory"
-OUT_OF_MEMORY: Final = re.compile(r"Java heap space|GC overhead limit exceeded|OutOfMemoryError")
+OUT_OF_MEMORY: Final = re.compile(
+    r"Java heap space|GC overhead limit exceeded|OutOfMemoryError"
+    r"|Not enough memory to build and broadcast the table"
+)
 #: Ends of executors that somebody meant.
 _MEANT: Final = re.compile(
     r"killed by driver|(?:requested|idle|scale[ -]?down|decommission|deallocat)|explicit termination"
