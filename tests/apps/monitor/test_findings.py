@@ -96,6 +96,10 @@ def test_what_a_script_writes_of_each_result_is_no_closure() -> None:
         for number, sample in enumerate(run.samples):
             sample.python_written_bytes = 12 * MB * (number // 10)
         assert [finding.code for finding in find(run)] == expected
+    returned(8 * MB)(run)
+    assert {finding.code for finding in find(run)} == {
+        *("large_closure", "collected_and_parallelized"),
+    }, "two causes"
 
 
 def test_executors_that_end_with_their_application_are_no_finding() -> None:

@@ -332,6 +332,7 @@ _CLOSURE: Final = re.compile(
 #: Python that pickles as much for each of some jobs pickles a function with its data.
 CLOSURE_WRITTEN: Final = 8 * MB
 CLOSURE_TIMES: Final = 3
+PICKLED: Final = "the driver's Python"
 #: A result is at least this share of the text that a program writes of it.
 STORED_SHARE: Final = 0.05
 
@@ -384,19 +385,18 @@ def _closure(metrics: RunMetrics) -> Iterator[Finding]:
     Python pickled for each of several jobs.
     """
     title, where = "", "the driver's log"
-    for line in metrics.log_lines:
+    written = _pickled_by_job(metrics)
+    for size in written:
+        begins = sum(0.8 * size <= another <= 1.25 * size for another in written)
+        if size >= CLOSURE_WRITTEN and begins >= CLOSURE_TIMES:
+            title = f"Python pickled {volume(size)} for each of {begins} jobs: their functions carry data"
+            where = PICKLED
+            break
+    for line in () if title else metrics.log_lines:
         if (match := _CLOSURE.search(line)) is not None:
             text = match["binary"] or f"{match['task']} KiB"
             if (sizes.size(text.replace(" ", "").replace("iB", "")) or 0) >= CLOSURE_BYTES:
                 title = f"a task has {text} of data of its own"
-                break
-    if not title:
-        written, begins = _pickled_by_job(metrics), 0
-        for size in written:
-            begins = sum(0.8 * size <= another <= 1.25 * size for another in written)
-            if size >= CLOSURE_WRITTEN and begins >= CLOSURE_TIMES:
-                title = f"Python pickled {volume(size)} for each of {begins} jobs: their functions carry data"
-                where = "the driver's Python"
                 break
     if title:
         yield named("large_closure", title, where)

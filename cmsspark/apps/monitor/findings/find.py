@@ -12,7 +12,7 @@ from typing import Final
 
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.findings import named, node_rules
-from cmsspark.apps.monitor.findings.driver import driver_findings
+from cmsspark.apps.monitor.findings.driver import PICKLED, driver_findings
 from cmsspark.apps.monitor.findings.failures import failure_findings
 from cmsspark.apps.monitor.findings.stages import stage_findings
 from cmsspark.apps.monitor.logs import plans
@@ -241,7 +241,8 @@ _CAUSES: Final = {
     "gc": {"heap_space", "cache_does_not_fit"},
     # While rows become objects of Python, and come back, no task runs.
     "idle_cores": {"collected_to_driver", "collected_and_parallelized"},
-    # Rows that are given to Spark again travel in its tasks.
+    # Rows that are given to Spark again travel in its tasks, and not with functions of
+    # several jobs.
     "large_closure": {"collected_and_parallelized"},
 }
 
@@ -254,7 +255,11 @@ def find(metrics: RunMetrics) -> list[Finding]:
     # In local mode results lie in the heap in which tasks run.
     in_heap = {"collected_to_driver"} if metrics.is_local else set()
     explained = {**_CAUSES, "gc": _CAUSES["gc"] | in_heap}
-    causes = [finding for finding in findings if not codes & explained.get(finding.code, set())]
+    causes = [
+        finding
+        for finding in findings
+        if finding.where == PICKLED or not codes & explained.get(finding.code, set())
+    ]
     counts: dict[str, int] = {}
     shown = []
     for finding in sorted(dict.fromkeys(causes), key=lambda finding: finding.severity != "error"):
