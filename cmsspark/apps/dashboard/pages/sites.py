@@ -109,7 +109,7 @@ def _add_site(page: Page, chosen: Selection, site: str) -> None:
     )
     first = max(chosen.first, chosen.last - timedelta(days=7 * _WEEKS_OF_PEOPLE - 1))
     page.section(
-        "How concentrated its use is",
+        f"How concentrated its use is, {first} to {chosen.last}",
         _people(request, site, first, chosen.last),
         command=f"cmsspark ask concentrated {typed} --from {first} --to {chosen.last}",
     )
@@ -168,7 +168,7 @@ def _locked_copies(request: PageRequest, site: str) -> Any:
 
 def _people(request: PageRequest, site: str, first: date, last: date) -> ui.Fold:
     """Return how concentrated the site's use is, read from the partials when it is opened."""
-    title = f"The {costs.HEAVIEST} heaviest people, {first} to {last}"
+    title = f"The {costs.HEAVIEST} heaviest people"
     if request.parameters.get("part") != "people":
         return ui.Fold(title, [], "", f"{request.link_here(part='people')}#people", "people")
     share, people, accesses = costs.concentration(request.people, site, first, last)
