@@ -332,19 +332,10 @@ class Moments:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the sums as JSON can hold them."""
-        return {
-            "minimum": self.minimum.tolist(),
-            "maximum": self.maximum.tolist(),
-            "count": self.count,
-            "mean": self.mean.tolist(),
-            "squares": self.squares.tolist(),
-        }
+        return {name: np.asarray(sums).tolist() for name, sums in vars(self).items()}
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Self:
         """Return the sums of :meth:`as_dict`."""
-        arrays = {
-            name: np.asarray(document[name], np.float64)
-            for name in ("minimum", "maximum", "mean", "squares")
-        }
-        return cls(count=document["count"], **arrays)
+        arrays: Any = {name: np.asarray(sums, np.float64) for name, sums in document.items()}
+        return replace(cls(**arrays), count=document["count"])
