@@ -22,8 +22,10 @@ from cmsspark.base.errors import DataError
 #: Events that curves are fitted to, the first of a sample: these are a random choice.
 CURVE_EVENTS: Final = 50_000
 #: Deviations from its mean within which all values of a feature without tails lie. Its
-#: curve is a line: what is linear in it would be bent by quantiles.
+#: curve is a line: what is linear in it would be bent by quantiles. Counts of what is
+#: rare have few values, and lie within more.
 _LINE: Final = 6.0
+_LINE_OF_COUNTS: Final = 12.0
 #: Heights of the knots of a curve, in deviations of a normal distribution.
 _HEIGHTS: Final = np.linspace(-3.5, 3.5, 36)
 #: Share of the events that has a value which stands for "not known".
@@ -60,8 +62,10 @@ class Curve:
         measured = values if sentinel is None else values[values != sentinel]
         share = 0.0 if sentinel is None else 1 - len(measured) / len(values)
         mean, deviation = measured.mean(), measured.std()
-        if 0 < np.abs(measured - mean).max() <= _LINE * deviation:
-            ends = np.array([-_LINE, _LINE])
+        is_count = len(np.unique(measured)) <= len(_HEIGHTS)
+        limit = _LINE_OF_COUNTS if is_count else _LINE
+        if 0 < np.abs(measured - mean).max() <= limit * deviation:
+            ends = np.array([-limit, limit])
             return cls(mean + ends * deviation, ends, sentinel, share)
         probabilities = np.array([NormalDist().cdf(height) for height in _HEIGHTS])
         probabilities[[0, -1]] = 0.0, 1.0

@@ -250,8 +250,11 @@ def test_a_feature_without_tails_is_scaled_by_a_line_also_beyond_its_range() -> 
     assert curve.shape == "a line" and curve.sentinel == -999
     expected = (np.arange(-1, 11.0) - 3.5) / np.arange(8).std()
     assert curve.scale(np.arange(-1, 11.0)) == pytest.approx(expected)
-    assert curve.scale(np.array([-999.0, 1e9])).tolist() == [0, 6]
-    assert Curve.fit(np.append(values, 80.0)).shape == "quantiles"
+    assert curve.scale(np.array([-999.0, 1e9])).tolist() == [0, 12]
+    assert Curve.fit(np.random.default_rng(0).normal(size=500)).scale(np.array([99])) == 6
+    # Counts of what is rare are a line, too; a tail is none.
+    assert Curve.fit(np.random.default_rng(0).poisson(0.4, 9_000)).shape == "a line"
+    assert Curve.fit(np.append(values, 800.0)).shape == "quantiles"
 
 
 @pytest.mark.parametrize(
