@@ -509,7 +509,7 @@ RULES: Final = {
 _BUDGET_SHARE: Final = 0.05
 _FIRST_DAYS: Final = 28
 #: Pairs that a simple rule tries at most: budgets end long before.
-_MOSTPAIRS: Final = 200_000
+_MOST_PAIRS: Final = 200_000
 
 
 def backtest(inputs: PlacementInputs, limits: Limits, weeks: int) -> pl.DataFrame:
@@ -605,6 +605,6 @@ def _plans(
         # Whatever goes for it, a copy is made.
         chosen = pairs.select(*PAIR, worth=math.inf, benefit=pl.lit(None, pl.Float64))
         could = _candidates(replicas, chosen).filter(pl.col("copies") > 0)
-        for row in could.head(_MOSTPAIRS).iter_rows(named=True):
+        for row in could.head(_MOST_PAIRS).iter_rows(named=True):
             plan.add(row)
         yield rule, plan
