@@ -22,7 +22,8 @@ import pytest
 from cmsspark.base import self_metrics
 from cmsspark.base.access import AccessBatch, Group
 from cmsspark.base.errors import CmssparkError, DataError, NotAllowed, NotReady
-from cmsspark.engines.tasks import Task, TaskContext
+from cmsspark.counting.crab_rows import merge_rows
+from cmsspark.engines.tasks import StreamFiles, Task, TaskContext, pack_tasks
 from cmsspark.engines.worker_pool import WorkerFailed, WorkerPool, _Rows
 from cmsspark.settings.pseudonyms import Pseudonyms
 from cmsspark.sources.formats.fast_json import Groups
@@ -47,6 +48,17 @@ class Says:
             raise ZeroDivisionError("of a reader")
         if text == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if "crab" in file:
+            yield AccessBatch(
+                read=1,
+                lfns=["/store/a"],
+                groups=[0],
+                cpu_ms=[1],
+                wall_ms=[2],
+                job_hashes=[int(text)],
+                positions=[0],
+            )
+            return
         yield AccessBatch(read=1, lfns=["/store/a"], groups=[0], read_bytes=[int(text)])
 
     def chunk(self, chunk: bytes, file: str) -> AccessBatch:
@@ -108,6 +120,42 @@ def test_what_was_read_is_counted_while_it_runs_where_live_metrics_are_wanted(
             "input_files": expected,
             "input_bytes": 15 * expected // 6,
         }
+
+
+def test_rows_of_jobs_come_first_and_are_merged_beside_the_rest(
+    tmp_path: Path, context: TaskContext
+) -> None:
+    files = {stream: tmp_path / stream for stream in ("aaa", "crab")}
+    for folder in files.values():
+        folder.mkdir()
+        for number in range(4):
+            (folder / f"part-{number}").write_text(str(number // 2 + 1) * 9)
+    streams = [
+        StreamFiles(
+            stream, form, tuple((str(path), 9) for path in sorted(files[stream].iterdir()))
+        )
+        for stream, form in (("aaa", "enr"), ("crab", "avro"))
+    ]
+    todo = pack_tasks(streams, 2, 9)
+    assert [task.stream for task in todo] == ["crab"] * 4 + ["aaa"] * 4
+    with WorkerPool(2) as pool:
+        batches = list(pool.scan(todo, context))
+    end = batches.index(None)
+    assert batches.count(None) == 1
+    before, after = (
+        [row for batch in part for row in batch.to_pylist()]
+        for part in (batches[:end], batches[end + 1 :])
+    )
+    assert len([row for row in before if row["kind"] == "crab"]) == 4
+    assert {row["stream"] for row in after} <= {"aaa"}
+    accesses = [row for row in before + after if row["kind"] == "access"]
+    assert sum(row["nacc"] for row in accesses) == 4
+    # Two of the four rows of a file repeat a job.
+    merged = [row for batch in merge_rows(batches) for row in batch.to_pylist()]
+    of_crab = [row for row in merged if row["stream"] == "crab"]
+    assert sum(row["nacc"] for row in of_crab if row["kind"] == "access") == 2
+    in_one_go = merge_rows(batch for batch in batches if batch is not None)
+    assert sorted(map(str, merged)) == sorted(str(r) for b in in_one_go for r in b.to_pylist())
 
 
 def test_more_processes_than_tasks_and_no_tasks_at_all(
