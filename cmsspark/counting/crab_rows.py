@@ -289,10 +289,12 @@ def merge_rows(batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBa
         yield from merged.result() if merged else _merged(of_jobs)
 
 
-def _merged(of_jobs: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _merged(of_jobs: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if not of_jobs:
         return
     rows = _JobRows.gather(of_jobs)
+    # Of many rows, memory that the scan needs meanwhile.
+    of_jobs.clear()
     first = rows.first_of_each_file()
     yield _sums_of_days(rows, first)
     unmatched = first[rows.codes["dataset_name"][first] == 0]
