@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pytest
 
@@ -35,6 +35,9 @@ from cmsspark.store.own_jobs import Job, find_job
 
 if TYPE_CHECKING:
     import polars as pl
+
+#: Values of options that only Spark honours.
+_SPARK_WORDS: Final = frozenset({"spark", "shuffle", "csv"})
 
 
 @dataclass
@@ -128,10 +131,10 @@ class SmallCms:
     def _call(self, job: Job, arguments: list[str]) -> None:
         words = [*arguments, *self._location_options(root=not job.of_periods)]
         declaration = load_declaration(job)
-        if job.streams and job.is_own and not has_session():
+        is_of_spark = not job.runs_in_processes or not _SPARK_WORDS.isdisjoint(arguments)
+        if job.streams and job.is_own and not (is_of_spark and has_session()):
             # Its functions run in processes that are forked, where Polars waits for ever
             # if this process has used it.
-            # Run a job in a process of its own.
             command = [sys.executable, "-m", "cmsspark.submit.launch", job.word, *words]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:

@@ -126,6 +126,40 @@ def hot_files(accesses):
     assert rows["n"].sum() == expected
 
 
+def test_functions_of_batches_are_never_called_in_forks_of_the_process_that_tests(
+    cms: SmallCms, spark: Any, tmp_path: Path
+) -> None:
+    """Polars would wait there for ever, once a test has used it; a session changes nothing."""
+    file = tmp_path / "parents.py"
+    file.write_text(
+        HEAD
+        + """
+import os
+
+import pyarrow as pa
+
+
+def parents(batch):
+    return pa.table({"process": [os.getppid()]})
+
+
+def first(table):
+    return table.slice(0, 1)
+
+
+@cms.job(
+    reads={"accesses": cms.Accesses(map_batch=parents, merge=first)},
+    columns={"process": "long not null"},
+    keys=["process"],
+)
+def one_parent(accesses):
+    "The process that forked the workers."
+    return accesses
+"""
+    )
+    assert cms.run(file)["process"][0] not in (0, os.getpid())
+
+
 def test_both_ways_to_sum_accesses_give_the_same(cms: SmallCms, tmp_path: Path) -> None:
     """Keys of every count are summed by compiled code, others by the batch."""
     tables = []
