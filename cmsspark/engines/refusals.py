@@ -20,6 +20,7 @@ from cmsspark.base.errors import (
     SettingsError,
 )
 from cmsspark.filesystems.hdfs import hdfs_damage
+from cmsspark.settings import kerberos
 
 _Match = re.Match[str]
 
@@ -127,6 +128,63 @@ _REFUSALS: Final = (
         NotReady,
         "HDFS is in safe mode: nothing can be written",
         "run it again when it has left it: hdfs dfsadmin -safemode get",
+    ),
+    _rule(
+        r"StandbyException[^\n]*",
+        NotReady,
+        "the NameNode or ResourceManager that is asked is not the active one",
+        "run it again when one is active; if fs.defaultFS names a server and not a name service, correct core-site.xml",
+    ),
+    _rule(
+        r"User: (?P<user>\S+) is not allowed to impersonate (?P<other>\S+)",
+        NotAllowed,
+        "Hadoop does not let {user} run anything as {other}",
+        "leave out --proxy-user, or ask its administrators for hadoop.proxyuser.{user}",
+    ),
+    _rule(
+        r"AuthorizationException: User (?P<user>\S+)[^\n]*",
+        NotAllowed,
+        "{user} may not use this server of Hadoop",
+        "ask its administrators for permission",
+    ),
+    _rule(
+        r"(?:Cannot locate default realm|Can't get Kerberos realm)[^\n]*",
+        SettingsError,
+        "Kerberos is not configured on this host",
+        "fetch /etc/krb5.conf from the cluster, or name it with KRB5_CONFIG and -Djava.security.krb5.conf",
+    ),
+    _rule(
+        r"Server asks us to fall ?back to SIMPLE auth[^\n]*",
+        SettingsError,
+        "Hadoop's configuration wants Kerberos, and the server has none",
+        "correct hadoop.security.authentication in core-site.xml: both must be of the same cluster",
+    ),
+    _rule(
+        r"PathComponentTooLongException[^\n]*",
+        SettingsError,
+        "a name is longer than HDFS takes",
+        "give the location a shorter one",
+    ),
+    _rule(
+        r"(?P<found>MaxDirectoryItemsExceededException: [^\n]*? of (?P<path>/\S*) is exceeded[^\n]*)",
+        OutputError,
+        "a folder on HDFS has as many entries as it may have",
+        "remove what is not needed there, or name another folder",
+        where="{path}",
+    ),
+    _rule(
+        r"(?:ParentNotDirectoryException|FileAlreadyExistsException: (?:Path|Parent path) is not a directory):?"
+        r" (?P<path>(?:\w+:)?/\S*)[^\n]*",
+        SettingsError,
+        "a location has a file where it needs a folder",
+        "name a folder, or move the file away",
+        where="{path}",
+    ),
+    _rule(
+        r"Application with id '?(?P<id>application_\d+_\d+)'? doesn't exist in RM",
+        NotReady,
+        "YARN does not know the application any more: its ResourceManager was started anew",
+        "run it again",
     ),
     _rule(
         r"\w*Quota\w*ExceededException\b[^\n]*? (?:of|of directory|on path :) (?P<path>/\S*) is exceeded[^\n]*",
@@ -305,8 +363,8 @@ def refusal(text: str, *, only_lasting: bool = False) -> CmssparkError | None:
         >>> error.problem, int(error.exit_code)
         ('YARN has no queue nope', 78)
     """
-    if not only_lasting and (damage := hdfs_damage(text)) is not None:
-        return damage
+    if not only_lasting and (error := kerberos.refused(text) or hdfs_damage(text)) is not None:
+        return error
     for rule in _REFUSALS:
         if only_lasting and not rule.is_lasting:
             continue
@@ -321,3 +379,25 @@ def refusal(text: str, *, only_lasting: bool = False) -> CmssparkError | None:
                 next_step=rule.next_step.format_map(groups),
             )
     return None
+
+
+#: Exceptions of connections and ports; a host that nobody knows is a setting.
+_OF_SERVERS: Final = re.compile(r"java\.net\.(?!UnknownHost)|hadoop\.(?:ipc|net)\.")
+
+
+def start_error(reason: str) -> CmssparkError:
+    """Return the error of an exception that kept Spark from its start, and that no rule
+    knows: NotReady (75) for connections and ports, else SettingsError (78).
+    """
+    if _OF_SERVERS.search(reason):
+        return NotReady(
+            "Spark did not start",
+            found=reason,
+            next_step="run it again later; --explain shows each address and port that is set",
+        )
+    return SettingsError(
+        "Spark does not start with these options",
+        found=reason,
+        next_step="correct what that names: --explain shows each option and where it is set, and "
+        "HADOOP_CONF_DIR has the cluster's own",
+    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.base import errors
 from cmsspark.base.resources import resource
 from cmsspark.base.text.progress_line import ProgressLine, is_quiet
-from cmsspark.engines.refusals import refusal
+from cmsspark.engines.refusals import refusal, start_error
 from cmsspark.filesystems.hdfs import hdfs_damage
 from cmsspark.settings import kerberos
 from cmsspark.settings.settings import Settings, load_settings
@@ -56,8 +56,6 @@ _NEVER_BEGAN = (
     "YarnClientSchedulerBackend.waitFor",
     "a stopped SparkContext",
 )
-#: Exceptions of connections and ports; a host that nobody knows is a setting.
-_OF_SERVERS = re.compile(r"java\.net\.(?!UnknownHost)|hadoop\.(?:ipc|net)\.")
 _UNREACHED = re.compile(r"Failed to connect to (?:driver at )?/?([\w.-]+:\d+)")
 
 #: How Spark names a file that its own readers failed on, and an exception that led to another.
@@ -178,9 +176,7 @@ def unwrap_cause(error: Exception) -> Exception:
     unread = _UNREAD.search(text)
     if unread:
         return _not_read(unread[1], text)
-    return (
-        kerberos.refused(text) or _not_written(text) or refusal(text) or _not_done(text) or error
-    )
+    return _not_written(text) or refusal(text) or _not_done(text) or error
 
 
 def _not_written(text: str) -> errors.CmssparkError | None:
@@ -229,7 +225,7 @@ def _not_done(text: str) -> errors.CmssparkError | None:
 
 def why_not_started(text: str) -> errors.CmssparkError | None:
     """Return what it means that there is no session; None where no exception of Java says why."""
-    if (refused := kerberos.refused(text) or refusal(text)) is not None:
+    if (refused := refusal(text)) is not None:
         return refused
     unreached = _UNREACHED.search(text)
     if unreached:
@@ -254,19 +250,7 @@ def why_not_started(text: str) -> errors.CmssparkError | None:
             "connect to this host, set spark.driver.host or use --deploy-mode cluster",
         )
     reason = _first_reason(text)
-    if reason is None:
-        return None
-    if _OF_SERVERS.search(reason):
-        return errors.NotReady(
-            "Spark did not start",
-            found=reason,
-            next_step="run it again later; --explain shows each address and port that is set",
-        )
-    return errors.SettingsError(
-        "Spark does not start with these options",
-        found=reason,
-        next_step="correct what that names: --explain shows each option and where it is set",
-    )
+    return None if reason is None else start_error(reason)
 
 
 def _first_reason(text: str) -> str | None:

@@ -23,7 +23,7 @@ _REFUSED: Final = re.compile(
     r"No valid credentials provided[^\n|;]{0,80}|Failed to find any Kerberos tgt|[Tt]icket expired"
     r"|Client cannot authenticate via: ?\[[^\]]*KERBEROS[^\]]*\]|SIMPLE authentication is not enabled"
     r"|Integrity check on decrypted field failed|No credentials were supplied[^\n|;]{0,40}"
-    r"|InvalidToken|token \([^)]*\) is expired|Unable to obtain password from user|Clock skew too great"
+    r"|SecretManager\$InvalidToken|token \([^)]*\) is expired|Unable to obtain password from user|Clock skew too great"
 )
 #: What kinit says where the realm does not accept a keytab. Anything else, such as a
 #: KDC that does not answer, is left to Java, which may be configured to ask another
@@ -63,11 +63,10 @@ def check(
     """Raise NotAllowed (77) without a ticket, or a private keytab that the realm
     accepts; SettingsError (78) for one option without the other.
 
-    Does nothing for clusters without Kerberos. Where ``klist`` and ``kinit`` are not
-    installed, tickets and keytabs are left to Java.
+    For clusters without Kerberos only the keytab is looked at, which Spark reads all the
+    same. Where ``klist`` and ``kinit`` are not installed, tickets and keytabs are left to
+    Java.
     """
-    if not is_needed(environ):
-        return
     if (principal is None) != (keytab is None):
         raise SettingsError(
             "a keytab and its principal belong together",
@@ -77,6 +76,7 @@ def check(
     if keytab is not None:
         assert principal is not None
         _check_keytab(Path(keytab), principal, environ)
+    if keytab is not None or not is_needed(environ):
         return
     # Exit code 1: no cache, no ticket of the realm's, or an expired one.
     done = _run(environ, "klist", "-s")
@@ -97,6 +97,8 @@ def _check_keytab(path: Path, principal: str, environ: Mapping[str, str]) -> Non
         raise NotAllowed(
             "the keytab cannot be read", where=path, found=reason, next_step="check --keytab"
         ) from None
+    if not is_needed(environ):
+        return
     # Its key may be older than the realm's: Java would say so in a trace, after some seconds.
     done = _run(environ, "kinit", "-k", "-t", str(path), "-c", "MEMORY:cmsspark", principal)
     refusal = _KEYTAB_REFUSED.search(done.stderr) if done is not None and done.returncode else None

@@ -56,6 +56,8 @@ from cmsspark.submit.spark_options import BUILT_IN, cluster_defaults
 
 T = TypeVar("T")
 FILES: Final = ("core-site.xml", "yarn-site.xml")
+#: What Hadoop reads beside them, where they are there.
+_FURTHER_FILES: Final = ("hdfs-site.xml", "mapred-site.xml")
 _VARIABLES: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _SHUFFLE: Final = "spark.shuffle.service.enabled"
 _TRACKING: Final = "spark.dynamicAllocation.shuffleTracking.enabled"
@@ -120,8 +122,8 @@ def check_kerberos(command: Command, host: Host) -> None:
 def check_configuration(environ: Mapping[str, str]) -> None:
     """Check the folders that name the cluster, where there are any.
 
-    Raises SettingsError (78) for a folder or file that is missing or no XML, NotAllowed
-    (77) for one that cannot be read.
+    Raises SettingsError (78) for a folder or file that is missing or no configuration,
+    NotAllowed (77) for one that cannot be read.
     """
     folders = [(name, Path(environ[name])) for name in _VARIABLES if environ.get(name)]
     for name, folder in folders:
@@ -143,7 +145,7 @@ def check_configuration(environ: Mapping[str, str]) -> None:
             next_step=f"fetch them from the cluster, or set {folders[0][0]} to the folder that has them",
         )
     for _, folder in folders:
-        for file in FILES:
+        for file in (*FILES, *_FURTHER_FILES):
             if (folder / file).is_file():
                 _check_xml(folder / file)
 
@@ -151,7 +153,8 @@ def check_configuration(environ: Mapping[str, str]) -> None:
 def _check_xml(file: Path) -> None:
     if not os.access(file, os.R_OK):
         raise _unreadable(file)
-    parser = expat.ParserCreate()
+    parser, elements = expat.ParserCreate(), list[str]()
+    parser.StartElementHandler = lambda name, _: elements.append(name)
     try:
         parser.Parse(file.read_bytes(), True)
     except expat.ExpatError as error:
@@ -161,6 +164,14 @@ def _check_xml(file: Path) -> None:
             found=expat.ErrorString(error.code),
             next_step="fetch it again from the cluster",
         ) from None
+    if elements[0] != "configuration":
+        # Hadoop takes a page of a login for a file without properties.
+        raise SettingsError(
+            "a file of the cluster's configuration has no configuration in it",
+            where=file,
+            found=f"<{elements[0]}>",
+            next_step="fetch it again from the cluster",
+        )
 
 
 def _unreadable(path: Path) -> NotAllowed:

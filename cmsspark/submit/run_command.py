@@ -23,9 +23,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from cmsspark.apps.monitor import spark_watch
-from cmsspark.base.errors import CmssparkError, Exit, NotReady, SettingsError
+from cmsspark.base.errors import CmssparkError, Exit, NotReady
 from cmsspark.base.text.terminal import pluralize, volume
-from cmsspark.engines.refusals import refusal
+from cmsspark.engines.refusals import refusal, start_error
 from cmsspark.submit.command import JAVA_OPTIONS, Command, with_env
 from cmsspark.submit.host import write_note
 from cmsspark.submit.kubernetes import RunSecret, kubernetes_refusal
@@ -284,17 +284,11 @@ def _final_code(
 
 
 def _submit_failure(text: str) -> CmssparkError | None:
-    """Return the error (78) of a spark-submit that failed before a job began; None where
-    it did not fail itself.
+    """Return the error of a spark-submit that failed before a job began; None where it
+    did not fail itself.
     """
     messages = _SUBMIT_SAID.findall(text)
-    if not messages:
-        return None
-    return SettingsError(
-        "spark-submit failed before the job began",
-        found=messages[-1][:300],
-        next_step="check Spark's options, which --explain shows, and on a cluster its configuration in HADOOP_CONF_DIR",
-    )
+    return start_error(messages[-1][:300]) if messages else None
 
 
 def _measured(command: Command, environ: Mapping[str, str], measure: RunMeasure) -> Command:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cmsspark.base import errors
-from cmsspark.engines.refusals import refusal
+from cmsspark.engines.refusals import refusal, start_error
 from cmsspark.engines.session import unwrap_cause, why_not_started
 from cmsspark.filesystems.hdfs import hdfs_damage
 
@@ -105,6 +105,44 @@ TEXTS = {
         "no DataNode of HDFS takes data",
         "dfsadmin -report",
     ),
+    "RemoteException(org.apache.hadoop.ipc.StandbyException): Operation category READ is not supported in state "
+    "standby. Visit https://s.apache.org/sbnn-error": (
+        75,
+        "is not the active one",
+        "name service",
+    ),
+    "org.apache.hadoop.security.authorize.AuthorizationException: User: me is not allowed to impersonate alice": (
+        77,
+        "does not let me run anything as alice",
+        "--proxy-user",
+    ),
+    "AuthorizationException: User me (auth:SIMPLE) is not authorized for protocol interface org.apache.hadoop.hdfs."
+    "protocol.ClientProtocol": (77, "me may not use this server", "permission"),
+    "javax.security.auth.login.LoginException: Cannot locate default realm": (
+        78,
+        "not configured on this host",
+        "krb5.conf",
+    ),
+    "java.io.IOException: Server asks us to fall back to SIMPLE auth, but this client is configured to only allow "
+    "secure connections.": (78, "wants Kerberos, and the server has none", "core-site.xml"),
+    'Exception in thread "main" org.apache.hadoop.security.AccessControlException: SIMPLE authentication is not '
+    "enabled.  Available:[TOKEN, KERBEROS]": (77, "Kerberos ticket", "kinit"),
+    "org.apache.hadoop.hdfs.protocol.FSLimitException$PathComponentTooLongException: The maximum path component name "
+    "limit of nnn in directory /cms is exceeded: limit=255 length=300": (78, "longer", "shorter"),
+    "FSLimitException$MaxDirectoryItemsExceededException: The directory item limit of /cms/runs is exceeded: "
+    "limit=1048576 items=1048576": (73, "as many entries", "another folder"),
+    "org.apache.hadoop.fs.ParentNotDirectoryException: /cms/afile (is not a directory)": (
+        78,
+        "a file where it needs a folder",
+        "move the file",
+    ),
+    "org.apache.hadoop.fs.FileAlreadyExistsException: Path is not a directory: /cms/afile": (
+        78,
+        "a file where it needs a folder",
+        "move the file",
+    ),
+    f"ApplicationNotFoundException: Application with id '{ID}' doesn't exist in RM. Please check that the job "
+    "submission was successful.": (75, "was started anew", "run it again"),
     "Queue root.night is STOPPED. Cannot accept submission of application: application_1_2": (
         75,
         "takes no more",
@@ -241,6 +279,7 @@ def test_in_client_mode_a_refusal_is_no_bug_wherever_it_shows(text: str) -> None
     "text",
     [
         "java.lang.NullPointerException",
+        "cryptography.fernet.InvalidToken",
         "Traceback (most recent call last):\nModuleNotFoundError: No module named 'mine'",
         "Could not obtain block: file=/x: java.net.ConnectException: Connection refused",
         "All DataNodes failed: Timed out connecting to DataNode 10.0.0.1",
@@ -255,6 +294,21 @@ def test_only_what_is_waited_for_in_vain_ends_a_running_application() -> None:
     words = ("huffle", "vcores", "Virtual Machine", "UnsupportedClassVersion")
     assert [text for text in lasting if any(word in text for word in words)] == lasting
     assert len(lasting) == 6
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("java.lang.IllegalArgumentException: spark.executor.cores should be int", 78),
+        ("java.net.UnknownHostException: analytix", 78),
+        ("java.net.NoRouteToHostException: No route to host", 75),
+        ("java.net.BindException: Address already in use: bind", 75),
+    ],
+)
+def test_what_no_rule_knows_of_a_start_is_a_setting_unless_a_connection_failed(
+    reason: str, code: int
+) -> None:
+    assert start_error(reason).exit_code == code and start_error(reason).found == reason
 
 
 def test_the_file_of_a_damaged_block_is_the_one_that_was_read() -> None:

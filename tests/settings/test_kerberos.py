@@ -62,6 +62,9 @@ def test_a_keytab_is_private_and_comes_with_its_principal(tmp_path: Path) -> Non
         kerberos.check(environ, "me@REALM", str(keytab))
     with pytest.raises(NotAllowed, match="cannot be read"):
         kerberos.check(environ, "me@REALM", str(tmp_path / "gone"))
+    with pytest.raises(NotAllowed, match="cannot be read"):
+        # Spark reads it on a cluster without Kerberos, too.
+        kerberos.check({}, "me@REALM", str(tmp_path / "gone"))
     for principal, file in (("me@REALM", None), (None, str(keytab))):
         with pytest.raises(SettingsError, match="belong together"):
             kerberos.check(environ, principal, file)

@@ -116,6 +116,13 @@ def test_each_file_must_be_there_and_be_xml(tmp_path: Path, environ: Mapping[str
     with pytest.raises(SettingsError, match="is no XML") as error:
         cluster_checks.check_configuration(environ)
     assert f"{tmp_path}/core-site.xml, line 3" in str(error.value)
+    (tmp_path / "core-site.xml").write_text("<html><body>Sign in</body></html>")
+    with pytest.raises(SettingsError, match=r"has no configuration[^<]*<html>"):
+        cluster_checks.check_configuration(environ)
+    (tmp_path / "core-site.xml").write_text("<configuration/>")
+    (tmp_path / "hdfs-site.xml").write_text("<configuration>")
+    with pytest.raises(SettingsError, match=r"is no XML[^x]*hdfs-site\.xml"):
+        cluster_checks.check_configuration(environ)
     (tmp_path / "core-site.xml").unlink()
     with pytest.raises(SettingsError, match=r"lacks core-site\.xml"):
         cluster_checks.check_configuration(environ)
