@@ -343,6 +343,15 @@ _REFUSALS: Final = (
         "no DataNode of HDFS takes data",
         "run it again later: hdfs dfsadmin -report shows which are away or full",
     ),
+    _rule(
+        r"(?:JavaSparkContext|runExecutorLauncher|ERROR ApplicationMaster|ExecutorBackend)[\s\S]{0,4000}?"
+        r"(?P<found>Failed to connect to (?:driver at )?/?(?P<path>[\w.-]+:\d+))",
+        SettingsError,
+        "the cluster's nodes must reach the driver, which runs on this host in client mode",
+        "set spark.driver.host to an address of this host that they reach, open its ports "
+        "(spark.driver.port, spark.blockManager.port), or use --deploy-mode cluster",
+        where="{path}",
+    ),
     # Last: a container that is gone leaves these words, too, beside those of its end.
     _rule(
         r"Call From \S+ to (?P<path>\S+) failed on (?:connection|socket timeout) exception[^\n]*",

@@ -56,7 +56,6 @@ _NEVER_BEGAN = (
     "YarnClientSchedulerBackend.waitFor",
     "a stopped SparkContext",
 )
-_UNREACHED = re.compile(r"Failed to connect to (?:driver at )?/?([\w.-]+:\d+)")
 
 #: How Spark names a file that its own readers failed on, and an exception that led to another.
 _UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Details|\n|$)")
@@ -227,15 +226,6 @@ def why_not_started(text: str) -> errors.CmssparkError | None:
     """Return what it means that there is no session; None where no exception of Java says why."""
     if (refused := refusal(text)) is not None:
         return refused
-    unreached = _UNREACHED.search(text)
-    if unreached:
-        return errors.SettingsError(
-            "the cluster's nodes must reach the driver, which runs on this host in client mode",
-            where=unreached[1],
-            found="they do not",
-            next_step="set spark.driver.host to an address of this host that they reach, open its ports "
-            "(spark.driver.port, spark.blockManager.port), or use --deploy-mode cluster",
-        )
     if _LOST_RACE in text:
         return errors.NotReady(
             "two threads of Spark met while it started", next_step="run it again"

@@ -139,6 +139,8 @@ _VAGUE_CODES: Final = (1, Exit.BUG)
 #: from the one before. A job may ask for executors minutes after it began. Two that fail
 #: one after the other are seen before Spark gives up after the third.
 LOOKS_S: Final = (20.0, *(15.0,) * 40, *(60.0,) * 20)
+#: Seconds that the start of spark-submit and the sending of files may take at least.
+_SUBMIT_S: Final = 300.0
 #: Seconds after which it is said why YARN has not started an application.
 _WORD_S: Final = 30.0
 #: Seconds between further looks at an application that has had no executor.
@@ -335,10 +337,9 @@ class _Watchdog:
         self, application: Application, environ: Mapping[str, str], patience_s: float
     ) -> None:
         self.application, self.environ, self.patience_s = application, environ, patience_s
-        now = time.monotonic()
+        self._began = self._next_look = time.monotonic()
         #: Since when it waits; None where it does not, or is not known to.
-        self._since: float | None = now
-        self._next_look = now + _WORD_S
+        self._since: float | None = None
         self._looks: Iterator[float] | None = None
         self._has_worked = False
 
@@ -357,11 +358,18 @@ class _Watchdog:
         return reason
 
     def _look_at_start(self, now: float) -> CmssparkError | None:
+        if self.application.id is None:
+            # What travels with the job is being sent, or a server does not answer.
+            seconds = max(self.patience_s, _SUBMIT_S)
+            is_late = now > self._began + seconds
+            return self._too_late("was sent no application", seconds=seconds) if is_late else None
+        if self._since is None:
+            self._since, self._next_look = now, now + _WORD_S
         if self._is_late(now):
             nodes = active_nodes(self.environ)
             size = None if nodes is None else f"the cluster has {pluralize(nodes, 'active node')}"
             return self._too_late("did not start the application", size)
-        if now > self._next_look and self.application.id is not None:
+        if now > self._next_look:
             self._next_look = now + _WORD_S
             text = diagnostics(self.environ, self.application.id)
             # Without the time: [Sat Nov 28 14:10:00 +0000 2026] …
@@ -396,9 +404,11 @@ class _Watchdog:
     def _is_late(self, now: float) -> bool:
         return self._since is not None and now > self._since + self.patience_s
 
-    def _too_late(self, problem: str, room_text: str | None) -> NotReady:
+    def _too_late(
+        self, problem: str, room_text: str | None = None, seconds: float | None = None
+    ) -> NotReady:
         return NotReady(
-            f"YARN {problem} within {self.patience_s:.0f} s",
+            f"YARN {problem} within {seconds or self.patience_s:.0f} s",
             where=self.application.page,
             found=room_text,
             next_step="run it again later, or with another --queue, or let it wait longer with --start-within",

@@ -260,7 +260,7 @@ def on_yarn(script: str, mode: str = "client", start_within: float = START_WITHI
 @pytest.fixture
 def time_passes_once_yarn_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time passes before, however slow a busy machine is to start a shell; then ten
-    minutes have passed.
+    minutes pass from each look to the next.
     """
     heard, hear = threading.Event(), yarn.Application.hear
     asked: list[None] = []
@@ -272,9 +272,9 @@ def time_passes_once_yarn_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yarn.Application, "hear", hear_and_go_on)
 
     def monotonic() -> float:
-        # The first answer is the beginning, also where YARN was heard before that.
-        asked.append(None)
-        return 600.0 if len(asked) > 1 and heard.is_set() else 0.0
+        if heard.is_set():
+            asked.append(None)
+        return 600.0 * len(asked)
 
     monkeypatch.setattr(run_command, "time", SimpleNamespace(monotonic=monotonic))
 
@@ -601,6 +601,27 @@ def test_the_jobs_own_code_is_kept_whatever_else_was_said(
         "Name node is in safe mode",
     )
     assert run(says(*lines), os.environ) == 66
+
+
+def test_the_start_is_waited_for_from_the_submission_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    # spark-submit takes its time on a busy host, and to send what travels with the job.
+    seconds = [0.0]
+    monkeypatch.setattr(run_command, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    monkeypatch.setattr(run_command, "active_nodes", lambda _: 2)
+
+    def given_up(application: yarn.Application, submitted_s: float) -> tuple[float, str]:
+        seconds[0] = 0.0
+        waiting = run_command._Watchdog(application, {}, 30.0)
+        while (reason := waiting.look()) is None:
+            seconds[0] += 1
+            application.id = ID if seconds[0] >= submitted_s else None
+        assert int(reason.exit_code) == 75
+        return seconds[0], reason.problem
+
+    late_s, problem = given_up(yarn.Application(lambda _: None), 120)
+    assert late_s == 151 and "did not start the application within 30 s" in problem
+    late_s, problem = given_up(yarn.Application(lambda _: None), 9_999)
+    assert late_s == 301 and "was sent no application within 300 s" in problem
 
 
 def watchdog() -> run_command._Watchdog:
