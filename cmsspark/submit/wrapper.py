@@ -262,13 +262,14 @@ def check_host(
     from cmsspark.submit.spark_options import cluster_defaults
 
     java = find_java(host.environ)
-    if java is None:
+    is_here = (command.options.get("spark.master") or "").startswith("local")
+    if java is None and is_here:
         cluster_checks.check_root(options, settings, job)
     check_java(java, find_spark(host.environ), host.environ)
     cluster_checks.check_yarn(command, host)
     if "fout" in options:
         require_store(options["fout"], settings)
-    if not (command.options.get("spark.master") or "").startswith("local"):
+    if not is_here:
         locations = {"--root": options.get("root") or settings.root}
         locations["--fout"] = options.get("fout") or settings.store
         cluster_checks.check_locations(locations, host.environ)

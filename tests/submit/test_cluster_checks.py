@@ -100,6 +100,13 @@ def on_yarn(*words: str, **options: str) -> Command:
     return command("dbs_aaa", "--yarn", *words, *confs)
 
 
+def test_on_yarn_a_java_that_is_not_there_is_78_before_the_inputs_are_asked_for() -> None:
+    environ = {**os.environ, "JAVA_HOME": "/nowhere/java"}
+    words = ["data_aggregation", "--date", "20260115", "--fout", "hdfs:///x", "--yarn"]
+    with pytest.raises(SettingsError, match=r"needs Java[\s\S]*JAVA_HOME=/nowhere/java"):
+        run_spark(words, environ)
+
+
 # The configuration
 
 
