@@ -121,13 +121,11 @@ NOISE: Final = (
 #: need. Where it does not find that, spark-submit ends.
 _IVY_STARTS: Final = (b":: loading settings ::", b"Ivy Default Cache set to")
 _IVY_END: Final = re.compile(rb"\t\d+ artifacts copied")
-#: The error with which spark-submit ends: the application's own error is printed instead.
-_CLIENT_ERROR: Final = (
-    b'Exception in thread "main" org.apache.spark.SparkException: Application application_',
-    b"\tat org.apache.spark.deploy.",
-)
-#: Traces of a spark-submit that runs no job: what it was refused is told in our words.
-_TRACE: Final = (b'Exception in thread "main" io.fabric8', b"Caused by: ", b"\tat ", b"\t... ")
+#: How a JVM tells of the error that ends it, the lines of such a trace, and a frame of
+#: spark-submit: what it was refused, and an application's own error, are told in our words.
+_FATAL: Final = b'Exception in thread "main" '
+_TRACE: Final = (b"Caused by: ", b"\tat ", b"\t... ", b"\tSuppressed: ")
+_OF_SUBMIT: Final = b"\tat org.apache.spark.deploy."
 _MARK_BYTES: Final = MARK.encode()
 _LOG_YARN: Final = (
     f"-Dcmsspark.yarn.level=info -Dcmsspark.yarn.mark={MARK}"
@@ -195,18 +193,18 @@ def run(
         if measure is not None:
             measure.started(child.pid)
         # Who asks for details wants Ivy's, too.
-        has_ivy = bool(
-            command.options.get("spark.jars.packages")
-        ) and "-Dcmsspark.loglevel" not in (
+        java_options = (
             f"{command.env.get('SPARK_SUBMIT_OPTS')} {command.options.get(JAVA_OPTIONS)}"
         )
+        is_detailed = "-Dcmsspark.loglevel" in java_options
         watch = Watch(
             reader,
             2,
             application,
             measure.line if measure is not None else None,
-            has_ivy=has_ivy,
+            has_ivy=bool(command.options.get("spark.jars.packages")) and not is_detailed,
             has_job=command.mode != "cluster",
+            has_traces=is_detailed,
         )
         watchdog = (
             None
@@ -539,11 +537,13 @@ class Watch(threading.Thread):
         *,
         has_ivy: bool = False,
         has_job: bool = True,
+        has_traces: bool = False,
     ) -> None:
         super().__init__(daemon=True)
         #: Whether it reports on packages, or ended with that.
-        self._has_job = has_job
         self._has_ivy, self.is_in_ivy = has_ivy, False
+        #: The trace of a JVM's end, as far as it has come.
+        self._has_job, self._has_traces, self._trace = has_job, has_traces, b""
         self.source, self.target, self.application, self.log_line = (
             source,
             target,
@@ -561,6 +561,7 @@ class Watch(threading.Thread):
         pending = b""
         while chunk := self._read():
             pending = self._pass(pending + chunk)
+        self._end_trace()
         self._write(pending)
         os.close(self.source)
 
@@ -577,12 +578,13 @@ class Watch(threading.Thread):
             is_last = position == len(lines) - 1 and not line.endswith(b"\n")
             if is_last and (
                 self.is_in_ivy
+                or self._trace
                 or any(
                     noise.startswith(line) or line.startswith(noise) for noise in self._hidden()
                 )
             ):
                 return line
-            if self._is_of_ivy(line):
+            if self._is_of_ivy(line) or self._is_of_trace(line):
                 self._note(line)
                 continue
             if self.application and line.startswith(_MARK_BYTES):
@@ -604,10 +606,32 @@ class Watch(threading.Thread):
             self.is_in_ivy = False
         return self.is_in_ivy or was_in_ivy
 
+    def _is_of_trace(self, line: bytes) -> bool:
+        """Return whether a line is held back, as of the trace with which a JVM ends."""
+        if not self._has_traces and line.startswith(_FATAL):
+            self._end_trace()
+            self._trace = line
+            return True
+        # A message may have several lines.
+        is_message = b"\n\tat " not in self._trace and len(self._trace) < _LINE_BYTES
+        if self._trace and (is_message or line.startswith(_TRACE)):
+            self._trace += line
+            return True
+        self._end_trace()
+        return False
+
+    def _end_trace(self) -> None:
+        """Write a trace that is held back, unless it is spark-submit's own."""
+        if self._has_job and _OF_SUBMIT not in self._trace:
+            self._write(self._trace)
+        self._trace = b""
+
     def _hidden(self) -> tuple[bytes, ...]:
         ivy = _IVY_STARTS if self._has_ivy else ()
-        of_client = (*_CLIENT_ERROR, _MARK_BYTES) if self.application else ()
-        return (*NOISE, *ivy, *of_client, *(() if self._has_job else _TRACE))
+        mark = (_MARK_BYTES,) if self.application else ()
+        # Where no job runs here, each trace is of what is refused.
+        traces = () if self._has_traces else (_FATAL, *(() if self._has_job else _TRACE))
+        return (*NOISE, *ivy, *mark, *traces)
 
     def _note(self, text: bytes) -> None:
         self._line = (self._line + text)[-_LINE_BYTES:]

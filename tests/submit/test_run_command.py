@@ -133,6 +133,26 @@ def test_of_a_package_that_is_not_there_only_the_name_is_told(error: bytes, arti
     assert (shown, watch.unresolved) == (b"", artifact)
 
 
+TRACE = b"""Exception in thread "main" java.lang.IllegalArgumentException: a message
+of two lines
+\tat org.apache.hadoop.X.y(X.java:1)
+\tat org.apache.spark.deploy.SparkSubmit$.main(SparkSubmit.scala:1)
+Caused by: java.lang.IllegalStateException
+\t... 2 more
+"""
+
+
+def test_the_trace_of_spark_submit_is_no_output_and_one_of_a_job_is() -> None:
+    shown, watch = passed(b"before\n", TRACE[:60], TRACE[60:], b"after\n\tat the end\n")
+    assert shown == b"before\nafter\n\tat the end\n"
+    assert "a message\nof two lines" in watch.tail
+    of_a_job = TRACE.replace(b"spark.deploy", b"example")
+    assert (
+        passed(of_a_job)[0] == of_a_job
+        and passed(of_a_job, b"after\n")[0] == of_a_job + b"after\n"
+    )
+
+
 CALLER = "import os, signal, sys\nfrom cmsspark.submit.command import Command\nfrom cmsspark.submit.run_command import run\n"
 #: As started by nohup.
 NOHUP = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
