@@ -9,6 +9,7 @@ import io
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -229,6 +230,20 @@ def test_an_executor_without_the_client_is_told_what_to_install(
     assert "cmsspark[hdfs]" in str(raised.value.next_step) and hdfs.CLIENT_KEY in str(
         raised.value.next_step
     )
+
+
+def test_a_namenode_that_is_away_is_asked_for_a_quarter_of_a_minute_unless_the_site_says_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[dict[str, str]] = []
+    client = SimpleNamespace(Client=lambda server, options: taken.append(options))
+    monkeypatch.setitem(__import__("sys").modules, "hdfs_native", client)
+    hdfs._connected.cache_clear()
+    name = "dfs.client.failover.max.attempts"
+    for options in ((), ((name, "9"), ("dfs.nameservices", "cms"))):
+        hdfs._connected("n:1", options)
+    hdfs._connected.cache_clear()
+    assert taken == [{name: "4"}, {name: "9", "dfs.nameservices": "cms"}]
 
 
 def test_no_answer_is_no_damage() -> None:
