@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from cmsspark.base import errors
 from cmsspark.base.resources import resource
 from cmsspark.base.text.progress_line import ProgressLine, is_quiet
-from cmsspark.engines.refusals import refusal, start_error
 from cmsspark.filesystems.hdfs import hdfs_damage
+from cmsspark.filesystems.refusals import refusal, start_error
 from cmsspark.settings import kerberos
 from cmsspark.settings.settings import Settings, load_settings
 

@@ -21,6 +21,7 @@ from cmsspark.base.errors import (
     SettingsError,
 )
 from cmsspark.filesystems.hdfs import hdfs_damage
+from cmsspark.filesystems.refusals import refusal
 from cmsspark.filesystems.storage import Entry
 from cmsspark.settings import kerberos
 
@@ -306,12 +307,9 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
             ) from None
         if (damage := hdfs_damage(str(error), path)) is not None:
             raise damage from None
-        if "SafeModeException" in name or "safe mode" in reason:
-            raise NotReady(
-                "HDFS is in safe mode: nothing can be written",
-                where=path,
-                found=reason,
-                next_step="run it again when it has left it: hdfs dfsadmin -safemode get",
+        if (known := refusal(f"{name}: {reason}")) is not None:
+            raise type(known)(
+                known.problem, where=path, found=known.found, next_step=known.next_step
             ) from None
         kind: type[CmssparkError] = OutputError if writing else NotReady
         raise kind(

@@ -21,7 +21,7 @@ _PROPERTY: Final = re.compile(
 #: What Java, Hadoop and the GSSAPI say where there is no ticket or token, or one that expired.
 _REFUSED: Final = re.compile(
     r"No valid credentials provided[^\n|;]{0,80}|Failed to find any Kerberos tgt|[Tt]icket expired"
-    r"|Client cannot authenticate via: ?\[[^\]]*KERBEROS[^\]]*\]|SIMPLE authentication is not enabled"
+    r"|Client cannot authenticate via: ?\[[^\]]*KERBEROS[^\]]*\]|SIMPLE authentication is not enabled(?!\.\s+Available:\[TOKEN\])"
     r"|Integrity check on decrypted field failed|No credentials were supplied[^\n|;]{0,40}"
     r"|SecretManager\$InvalidToken|token \([^)]*\) is expired|Unable to obtain password from user|Clock skew too great"
 )

@@ -32,8 +32,8 @@ from cmsspark.base.errors import (
 )
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.engines.names import SPARK
-from cmsspark.engines.refusals import refusal
 from cmsspark.filesystems.hdfs import MODULE, HdfsView
+from cmsspark.filesystems.refusals import refusal
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
 from cmsspark.run.inputs import (
     INDEX_BYTES_A_FILE,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import CmssparkError, Exit, NotReady
 from cmsspark.base.text.terminal import pluralize, volume
-from cmsspark.engines.refusals import refusal, start_error
+from cmsspark.filesystems.refusals import refusal, start_error
 from cmsspark.submit.command import JAVA_OPTIONS, Command, with_env
 from cmsspark.submit.host import write_note
 from cmsspark.submit.kubernetes import RunSecret, kubernetes_refusal

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cmsspark.base import errors
-from cmsspark.engines.refusals import refusal, start_error
 from cmsspark.engines.session import unwrap_cause, why_not_started
 from cmsspark.filesystems.hdfs import hdfs_damage
+from cmsspark.filesystems.refusals import refusal, start_error
 
 PY4J = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
 ID = "application_1795806003404_0002"
@@ -70,6 +70,12 @@ TEXTS = {
         78,
         "is that of another server",
         "yarn.resourcemanager.address",
+    ),
+    # The ResourceManager's port for application masters.
+    "AccessControlException: SIMPLE authentication is not enabled.  Available:[TOKEN]": (
+        78,
+        "is that of another server",
+        "8032",
     ),
     "java.io.IOException: Incomplete HDFS URI, no host: hdfs:///spark/environment.tar.gz": (
         78,

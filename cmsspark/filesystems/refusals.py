@@ -318,7 +318,8 @@ _REFUSALS: Final = (
     ),
     _rule(
         r"RpcException: RPC response (?:has a length of \d+ )?exceeds maximum data length[^\n]*"
-        r"|RpcNoSuchProtocolException: Unknown protocol[^\n]*",
+        r"|RpcNoSuchProtocolException: Unknown protocol[^\n]*"
+        r"|SIMPLE authentication is not enabled\.\s+Available:\[TOKEN\]",
         SettingsError,
         "an address in Hadoop's configuration is that of another server, or of a web page",
         "correct fs.defaultFS in core-site.xml (port 8020, and not 9870) or "
