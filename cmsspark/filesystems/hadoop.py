@@ -307,9 +307,9 @@ def _hadoop_errors(path: str, *, writing: bool = False) -> Iterator[None]:
             ) from None
         if (damage := hdfs_damage(str(error), path)) is not None:
             raise damage from None
-        if (known := refusal(f"{name}: {reason}")) is not None:
-            raise type(known)(
-                known.problem, where=path, found=known.found, next_step=known.next_step
+        if (cause := refusal(f"{name}: {reason}")) is not None:
+            raise type(cause)(
+                cause.problem, where=path, found=cause.found, next_step=cause.next_step
             ) from None
         kind: type[CmssparkError] = OutputError if writing else NotReady
         raise kind(

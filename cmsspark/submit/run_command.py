@@ -473,9 +473,9 @@ def _end_on_yarn(
             f"{application.id} {'succeeded' if application.state == 'FINISHED' else 'is on its way'}"
         )
         return 0
-    write_note(
-        f"{application.id} ended as {application.state}: {application.diagnostics or 'no reason is given'}"
-    )
+    # What follows the first line is the end of a container's log, with traces.
+    reason_text = diagnostics_text.partition("\n")[0][:300] or "no reason is given"
+    write_note(f"{application.id} ended as {application.state}: {reason_text}")
     # What is known needs no look at the logs, which takes a JVM and the nodes' hand-over.
     if reason is None:
         refused = _show_last_error(application.id, command, environ)

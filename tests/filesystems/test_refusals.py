@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from cmsspark.base import errors
 from cmsspark.engines.session import unwrap_cause, why_not_started
+from cmsspark.filesystems.hadoop import _hadoop_errors
 from cmsspark.filesystems.hdfs import hdfs_damage
 from cmsspark.filesystems.refusals import refusal, start_error
 
@@ -315,6 +319,55 @@ def test_what_no_rule_knows_of_a_start_is_a_setting_unless_a_connection_failed(
     reason: str, code: int
 ) -> None:
     assert start_error(reason).exit_code == code and start_error(reason).found == reason
+
+
+class FromJava(Py4JJavaError):  # type: ignore[misc]
+    """An exception of Hadoop's client, without a JVM."""
+
+    def __init__(self, text: str) -> None:
+        name, _, message = text.partition(": ")
+        self.text, kind = text, SimpleNamespace(getName=lambda: name)
+        self.java_exception = SimpleNamespace(getClass=lambda: kind, getMessage=lambda: message)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "step"),
+    [
+        (
+            "org.apache.hadoop.hdfs.protocol.NSQuotaExceededException: The NameSpace quota (directories and files) "
+            "of directory /cms/nq is exceeded: quota=1 file count=2",
+            73,
+            "-count -q -h /cms/nq",
+        ),
+        (
+            "org.apache.hadoop.fs.ParentNotDirectoryException: /cms/afile (is not a directory)",
+            78,
+            "move the file",
+        ),
+        (
+            "java.net.ConnectException: Call From vm/127.0.0.1 to localhost:8020 failed on connection exception: "
+            "java.net.ConnectException: Connection refused",
+            75,
+            "check that it runs",
+        ),
+        (
+            "org.apache.hadoop.hdfs.server.namenode.SafeModeException: Cannot create /x",
+            75,
+            "-safemode get",
+        ),
+        ("java.io.IOException: something else", 73, "check that its server runs"),
+    ],
+)
+def test_what_hdfs_refuses_while_a_result_is_written_has_the_step_that_helps(
+    text: str, code: int, step: str
+) -> None:
+    with pytest.raises(errors.CmssparkError) as raised, _hadoop_errors("hdfs:///x", writing=True):
+        raise FromJava(text)
+    assert (raised.value.exit_code, raised.value.where) == (code, "hdfs:///x")
+    assert step in str(raised.value.next_step)
 
 
 def test_the_file_of_a_damaged_block_is_the_one_that_was_read() -> None:
