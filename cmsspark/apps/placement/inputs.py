@@ -185,8 +185,8 @@ def make_replicas(table: pl.DataFrame, day: date, locked: tuple[str, ...] = ()) 
     and site are added up, and those since ``day`` or later are left out. Copies of
     datasets that match a pattern of ``locked`` are fixed.
 
-    The size of a dataset is that of its rows, else its largest copy. Without a column
-    ``complete``, a copy of that size is complete. A dataset is as old as ``created``
+    The size of a dataset is that of its rows, else its largest copy, on disk or not.
+    Without a column ``complete``, a copy of that size is complete. A dataset is as old as ``created``
     says, else as its first copy.
     """
     missing = {name: kind for name, kind in _OPTIONAL.items() if name not in table.columns}
@@ -196,24 +196,24 @@ def make_replicas(table: pl.DataFrame, day: date, locked: tuple[str, ...] = ()) 
     # A column without a value has no type of its own.
     table = table.with_columns(pl.col("since", "created").cast(pl.Date()))
     table = table.filter(pl.col("since").is_null() | (pl.col("since") < day), pl.col("bytes") > 0)
-    on_disk = pl.col("bytes").filter(kind="disk").max()
+    copies = table.group_by("dataset", "site", "kind").agg(
+        pl.col("bytes").sum(),
+        pl.col("complete").all(ignore_nulls=False),
+        pl.col("size").max(),
+        pl.col("created").min(),
+        is_fixed=pl.any_horizontal(pl.col("locked", "custodial").fill_null(False)).any(),
+        days=(pl.lit(day) - pl.col("since").max()).dt.total_days(),
+    )
     given_size = pl.col("size").filter(pl.col("size") > 0).max()
-    datasets = table.group_by("dataset").agg(
-        size=pl.coalesce(given_size, on_disk, pl.col("bytes").max()).cast(pl.Float64),
+    datasets = copies.group_by("dataset").agg(
+        size=pl.coalesce(given_size, pl.col("bytes").max()).cast(pl.Float64),
         age=(pl.lit(day) - pl.col("created").min()).dt.total_days(),
     )
     is_locked = pl.Series(
         [matches(name, locked) for name in datasets["dataset"]], dtype=pl.Boolean
     )
-    copies = (
-        table.group_by("dataset", "site", "kind")
-        .agg(
-            pl.col("bytes").sum(),
-            pl.col("complete").all(ignore_nulls=False),
-            is_fixed=pl.any_horizontal(pl.col("locked", "custodial").fill_null(False)).any(),
-            days=(pl.lit(day) - pl.col("since").max()).dt.total_days(),
-        )
-        .join(datasets.with_columns(is_locked=is_locked), "dataset", "left")
+    copies = copies.drop("size").join(
+        datasets.with_columns(is_locked=is_locked), "dataset", "left"
     )
     # What stored tables call complete may lie on disk and tape of a site together.
     is_whole = pl.col("bytes") >= pl.col("size")
@@ -385,7 +385,8 @@ def stored_inputs(
             names = ("dataset_name", "site_name", "kind", "bytes", "deletable_bytes")
             is_held = (pl.col("deletable_bytes") < pl.col("bytes")).any()
             locked = rows(current, "dataset_rses", *names).group_by(keys).agg(locked=is_held)
-            frame = frame.join(locked, keys, "left")
+            # Of a copy that it does not have nothing is known.
+            frame = frame.join(locked, keys, "left").with_columns(pl.col("locked").fill_null(True))
         with suppress(InputMissing):
             earlier_day, earlier = snapshot(until - timedelta(days=cooldown_days))
             earlier = earlier.select(keys).unique().with_columns(since=pl.lit(earlier_day))
