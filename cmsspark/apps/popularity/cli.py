@@ -118,7 +118,12 @@ def evaluate_command(
 ) -> None:
     """Predict each past week from what was known on its Monday, and compare with what happened."""
     from cmsspark.apps.popularity.evaluate import judge_last
-    from cmsspark.apps.popularity.scores import mean, warnings, with_baselines
+    from cmsspark.apps.popularity.scores import (
+        calibration_error,
+        mean,
+        warnings,
+        with_baselines,
+    )
     from cmsspark.apps.popularity.training import Weeks
 
     compared = with_baselines(models or EVALUATED)
@@ -139,6 +144,7 @@ def evaluate_command(
     for name in dict.fromkeys(row["model"] for row in rows):
         of_model = [row for row in rows if row["model"] == name]
         means = {key: mean(row[key] for row in of_model) for key in ("positives", *numbers)}
+        means["calibration_error"] = calibration_error(of_model)
         lines.append(("mean", name, means))
     shown = [
         (

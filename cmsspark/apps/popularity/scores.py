@@ -66,9 +66,9 @@ def area_under_curve(labels: Array, scores: Array) -> float | None:
 
 def metrics(labels: Array, scores: Array) -> dict[str, Any]:
     """Numbers of one week: rows, positives (share), average_precision with a 90 %
-    interval from 200 resamplings of the datasets, auc, brier, calibration_error (the mean
-    distance of predictions from what happened, in ten bins), and tpr and tnr at 0.5. Null
-    where a rate has no rows.
+    interval from 200 resamplings of the datasets, auc, brier, calibration_error,
+    calibration_bins (predictions less what happened, summed in ten bins), and tpr and tnr
+    at 0.5. Null where a rate has no rows.
     """
     count, generator = len(labels), np.random.default_rng(0)
     resamplings = (
@@ -80,17 +80,28 @@ def metrics(labels: Array, scores: Array) -> dict[str, Any]:
     )
     is_positive, is_predicted = labels > 0, scores >= 0.5
     of_bin = np.bincount(np.minimum((scores * 10).astype(int), 9), scores - labels, 10)
+    calibration = {"rows": count, "calibration_bins": of_bin.tolist()}
     return {
-        "rows": count,
+        **calibration,
         "positives": float(labels.mean()) if count else None,
         "average_precision": average_precision(labels, scores),
         "average_precision_interval": interval,
         "auc": area_under_curve(labels, scores),
         "brier": float(((scores - labels) ** 2).mean()) if count else None,
-        "calibration_error": float(np.abs(of_bin).sum() / count) if count else None,
+        "calibration_error": calibration_error([calibration]),
         "tpr": float(is_predicted[is_positive].mean()) if is_positive.any() else None,
         "tnr": float((~is_predicted[~is_positive]).mean()) if (~is_positive).any() else None,
     }
+
+
+def calibration_error(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean distance of predictions from what happened, in ten bins of all rows
+    of :func:`metrics` together; None without a prediction. In one week bins of few
+    datasets are off by chance, and the mean of weeks would be so, too.
+    """
+    count = sum(row["rows"] for row in rows)
+    bins = np.sum([row["calibration_bins"] for row in rows], axis=0)
+    return float(np.abs(bins).sum() / count) if count else None
 
 
 #: Rules that a model has to beat, as names of models.

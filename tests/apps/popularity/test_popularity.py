@@ -25,7 +25,12 @@ from cmsspark.apps.popularity.evaluate import (
 from cmsspark.apps.popularity.features import Names, features
 from cmsspark.apps.popularity.forecast import predictions
 from cmsspark.apps.popularity.models import ABOUT, MODELS
-from cmsspark.apps.popularity.scores import area_under_curve, average_precision, metrics
+from cmsspark.apps.popularity.scores import (
+    area_under_curve,
+    average_precision,
+    calibration_error,
+    metrics,
+)
 from cmsspark.apps.popularity.series import MEASURES, Series
 from cmsspark.apps.popularity.training import Label, Weeks
 from cmsspark.base import errors
@@ -47,6 +52,15 @@ def test_average_precision_and_area_by_hand() -> None:
         average_precision(np.zeros(3), np.arange(3.0)) is None
         and area_under_curve(np.ones(3), np.arange(3.0)) is None
     )
+
+
+def test_calibration_of_several_weeks_is_that_of_all_their_predictions() -> None:
+    """Two weeks that miss by .2 to both sides: together they are right."""
+    scores = np.full(10, 0.5)
+    weeks = [metrics((np.arange(10) < count).astype(float), scores) for count in (3, 7)]
+    assert [week["calibration_error"] for week in weeks] == pytest.approx([0.2, 0.2])
+    assert calibration_error(weeks) == pytest.approx(0)
+    assert calibration_error([metrics(np.zeros(0), np.zeros(0))]) is None
 
 
 def test_metrics_have_an_interval_and_nulls_where_nothing_is() -> None:
