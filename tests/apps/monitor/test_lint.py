@@ -144,6 +144,13 @@ def test_a_careful_script_has_no_problem() -> None:
             ["SPK101"],
         ),
         (
+            "pool = ThreadPoolExecutor(4)\n"
+            "fs = [pool.submit(lambda s=s: df.where(s).count()) for s in ss]\n",
+            ["SPK101"],
+        ),
+        ("pool = ThreadPoolExecutor(4)\nf = pool.submit(lambda: df.count())\n", []),
+        ("for s in ss:\n    delayed()\n", []),
+        (
             "rows = []\nfor r in spark.table('t').toLocalIterator():\n    rows.append(r.a)\n"
             "spark.createDataFrame(rows)\n",
             ["SPK112"],

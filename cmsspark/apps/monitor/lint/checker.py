@@ -585,13 +585,16 @@ class _Visitor(RowRules, ast.NodeVisitor):
             self._add(node, "SPK106")
         self._functional(node, name or getattr(node.func, "id", ""))
         self._rows(node, name)
-        is_submitted = name == "submit" and self._is_pool(node)
-        if self._loops and (is_submitted or getattr(node.func, "id", "") == "delayed"):
-            self._called.mapped(node.args[0], node)
-        if name in ("map", "imap", "imap_unordered", "starmap") and self._is_pool(node):
+        # A pool runs what it is given: for each value of ``map``, or submitted in a loop.
+        is_each = name in ("map", "imap", "imap_unordered", "starmap") or (
+            name == "submit" and self._loops
+        )
+        if is_each and self._is_pool(node):
             self._called.mapped(node.args[0], node)
             if isinstance(node.args[0], ast.Lambda):
                 self._in_loop([node.args[0].body])
+        elif self._loops and node.args and getattr(node.func, "id", "") == "delayed":
+            self._called.mapped(node.args[0], node)
         if name == "coalesce" and self._is_alone_after_work(node, chain):
             self._add(node, "SPK105")
         # DataFrame.take() and first() after orderBy() keep the first rows only; those
