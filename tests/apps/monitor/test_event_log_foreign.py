@@ -306,6 +306,34 @@ def test_a_log_without_the_end_of_a_stage_or_job_says_so(tmp_path: Path) -> None
     assert not [note for note in made(tmp_path, lines).run.notes if "did not end" in note]
 
 
+@pytest.mark.parametrize(
+    ("lost", "note"),
+    [
+        # Whole jobs with their stages and tasks, as a full queue of Spark's drops them.
+        (lambda n, line: 31 < n < 48, "the event log lacks 2 jobs and 5 tasks"),
+        (lambda n, line: 42 < n < 47, "the event log lacks 1 task,"),
+        (
+            lambda n, line: b"JobStart" in line and b'"Job ID":3,' in line,
+            "the event log lacks 1 job,",
+        ),
+        (
+            lambda n, line: b"SQLExecutionStart" in line and b'"executionId":3' in line,
+            "the event log lacks 1 query,",
+        ),
+        (lambda n, line: b"SQLExecutionEnd" in line and b'"executionId":3' in line, "1 query of"),
+        (lambda n, line: b"EnvironmentUpdate" in line, "the event log does not say"),
+    ],
+)
+def test_what_a_log_lost_is_known_by_the_numbers_of_what_remains(
+    tmp_path: Path, lost: Callable[[int, bytes], bool], note: str
+) -> None:
+    lines = list(find_log("tests/apps/monitor/logs/spark-4.3.0.zstd"))
+    assert not made(tmp_path, lines).run.notes
+    remaining = [line for n, line in enumerate(lines) if not lost(n, line)]
+    (told,) = made(tmp_path, remaining).run.notes
+    assert told.startswith(note)
+
+
 def test_a_log_without_its_begin_counts_from_its_first_task(tmp_path: Path) -> None:
     lines = [line for line in application(3) if b"ApplicationStart" not in line]
     run = made(tmp_path, lines).metrics()

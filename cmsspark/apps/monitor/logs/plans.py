@@ -118,6 +118,8 @@ class Plans:
 
     def __init__(self) -> None:
         self._open: dict[int, Query] = {}
+        #: The highest number of a query that began.
+        self.latest = -1
         #: Execution → its first and its last plan: adaptive execution may replace a join.
         self._roots: dict[int, tuple[PlanNode, PlanNode]] = {}
         self._collecting: set[int] = set()
@@ -139,11 +141,17 @@ class Plans:
             self._close(next(iter(self._open)))
         query = Query(event.execution, event.description[:_TEXT], event.at or None)
         self._open[event.execution] = query
+        self.latest = max(self.latest, event.execution)
         if _COLLECTING.search(event.details.partition("\n")[0]) or event.description.startswith(
             ("collect at", "toPandas at", "toArrow at")
         ):
             self._collecting.add(event.execution)
         self._note(event.execution, event.plan)
+
+    @property
+    def open_count(self) -> int:
+        """Return how many executions have not ended."""
+        return len(self._open)
 
     def update(self, event: SqlUpdate) -> None:
         """Take the plan that adaptive execution changed."""

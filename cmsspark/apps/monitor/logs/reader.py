@@ -266,6 +266,15 @@ class EventLogReader:
     ended: bool = False
     #: Stages that ended well with fewer tasks in the log than they had: number → both.
     incomplete: dict[int, tuple[int, int]] = field(default_factory=dict)
+    #: The log says the options of Spark.
+    has_options: bool = False
+    #: How many jobs and tasks Spark had begun, by their numbers, which have no gap.
+    job_numbers: int = 0
+    task_numbers: int = 0
+    #: Tasks of failed stages that may still have run when the stage ended.
+    _unended_tasks: int = 0
+    #: Queries that jobs name, and of which the log has no begin.
+    unknown_queries: set[int] = field(default_factory=set)
     #: Which run of run_spark wrote the log: a system property or, where the driver is
     #: on another host, an option.
     measured_run: str | None = None
@@ -319,8 +328,30 @@ class EventLogReader:
 
     @property
     def open_stages(self) -> int:
-        """Return how many stages were submitted, and have not ended."""
-        return sum(stage.entry.submitted_ms is not None for stage in self._stages.values())
+        """Return how many stages were submitted, or did work, and have not ended."""
+        return sum(
+            stage.entry.submitted_ms is not None or _done_tasks(stage.entry.totals) > 0
+            for stage in self._stages.values()
+        )
+
+    @property
+    def missing_jobs(self) -> int:
+        """Return how many jobs have a number, but no begin in the log."""
+        return max(0, self.job_numbers - self.run.jobs)
+
+    @property
+    def missing_tasks(self) -> int:
+        """Return how many tasks have a number, but no end in the log, though no stage says
+        that it lacks them; 0 where copies of tasks ran, which may end after all else.
+        """
+        totals = self.run.totals
+        if totals.speculative_tasks:
+            return 0
+        stages = [stage.entry for stage in self._stages.values()]
+        running = sum(max(0, entry.task_count - entry.totals.tasks) for entry in stages)
+        said = sum(had - seen for seen, had in self.incomplete.values())
+        ended = totals.tasks - totals.resubmitted_tasks
+        return max(0, self.task_numbers - ended - self._unended_tasks - running - said)
 
     def metrics(self) -> RunMetrics:
         """Return what was read until now."""
@@ -361,6 +392,7 @@ class EventLogReader:
             name: value for name, value in event.spark.items() if sizes.KEPT.fullmatch(name)
         }
         self.run.options.update(options)
+        self.has_options = True
         self.run.master = options.get("spark.master", self.run.master)
         self.run.deploy_mode = options.get("spark.submit.deployMode", self.run.deploy_mode)
         named = event.system.get("cmsspark-run") or event.spark.get("spark.cmsspark.run")
@@ -379,8 +411,11 @@ class EventLogReader:
 
     def _job_start(self, event: records.JobStart) -> None:
         self.run.jobs += 1
+        self.job_numbers = max(self.job_numbers, event.job + 1)
         execution = (event.properties or {}).get("spark.sql.execution.id")
         user = f"sql {execution}" if execution is not None else f"job {event.job}"
+        if str(execution).isdigit() and int(execution or 0) > self._plans.latest:
+            self.unknown_queries.add(int(execution or 0))
         callsite = str((event.properties or {}).get("callSite.short") or "")
         self._job_stages[event.job] = event.stages
         for stage in event.stages:
@@ -392,6 +427,7 @@ class EventLogReader:
 
     def _job_end(self, event: records.JobEnd) -> None:
         self.run.failed_jobs += event.result.result not in ("", "JobSucceeded")
+        self.job_numbers = max(self.job_numbers, event.job + 1)
         for stage in self._job_stages.pop(event.job, ()):
             self._users.pop(stage, None)
             self._call_sites.pop(stage, None)
@@ -401,6 +437,9 @@ class EventLogReader:
         # The ids of a second context in one log begin again.
         if (ended := self._ended.pop((info.stage, info.attempt), None)) is not None:
             ended.closed()
+        if info.stage not in self._call_sites:
+            # Its job began before it, so that the log has lost the job.
+            self.job_numbers = max(self.job_numbers, self.run.jobs + 1)
         self._describe(self._stage(info.stage, info.attempt), info)
 
     def _describe(self, stage: OpenStage, info: records.StageInfo) -> None:
@@ -427,11 +466,12 @@ class EventLogReader:
         self.last_ms = max(self.last_ms, info.completed or 0)
         self._first(info.submitted)
         done = stage.entry.totals
-        seen = done.tasks - done.failed_tasks - done.killed_tasks
+        seen = _done_tasks(done)
         # Of two copies of a task one may be killed, or end, too.
         if not info.failure and seen + done.resubmitted_tasks < info.tasks:
             self.incomplete[info.stage] = (seen, info.tasks)
         if info.failure:
+            self._unended_tasks += max(0, info.tasks - done.tasks)
             _count(self.run.stage_failures, " ".join(info.failure[:_LONGEST_FAILURE].split()))
         totals = stage.entry.totals
         self._plans.accumulate(
@@ -474,6 +514,7 @@ class EventLogReader:
             records.without_negatives(event.metrics)
         self.last_ms = max(self.last_ms, info.finish)
         self._first(info.launch)
+        self.task_numbers = max(self.task_numbers, info.id + 1)
         executor = self._executor(info.executor)
         executor.host = executor.host or info.host
         for name, totals in ((None, self.run.totals), (executor.executor, executor.totals)):
@@ -499,6 +540,10 @@ class EventLogReader:
     def _update(self, event: records.MetricsUpdate) -> None:
         for update in event.updates:
             merge_peaks(self._executor(event.executor).peaks, update.peaks)
+
+
+def _done_tasks(totals: TaskTotals) -> int:
+    return totals.tasks - totals.failed_tasks - totals.killed_tasks
 
 
 def _count(lines: dict[str, int], line: str) -> None:
@@ -575,14 +620,35 @@ def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogRe
             "Spark drops events when its queue is full (spark.scheduler.listenerbus.eventqueue.capacity)"
         )
     lost = [
-        f"{pluralize(count, kind)} of the event log"
-        for count, kind in ((reader.open_stages, "stage"), (len(reader._job_stages), "job"))
+        f"{pluralize(count, kind, plural)} of the event log"
+        for count, kind, plural in (
+            (reader.open_stages, "stage", ""),
+            (len(reader._job_stages), "job", ""),
+            (reader._plans.open_count, "query", "queries"),
+        )
         if count and reader.ended
     ]
     if lost:
         notes.append(
             f"{' and '.join(lost)} began and did not end: Spark dropped events, or the application stopped meanwhile"
         )
+    missing = [
+        pluralize(count, kind, plural)
+        for count, kind, plural in (
+            (reader.missing_jobs, "job", ""),
+            (reader.missing_tasks, "task", ""),
+            (len(reader.unknown_queries), "query", "queries"),
+        )
+        # A compacted log has those that its jobs still need.
+        if count and not lines.compacted
+    ]
+    if missing:
+        notes.append(
+            f"the event log lacks {' and '.join(missing)}, by the numbers of the others, so sums may be too small: "
+            "Spark dropped events"
+        )
+    if reader.begun and not reader.has_options:
+        notes.append("the event log does not say Spark's options: its defaults are assumed")
     if reader.lines and not reader.begun:
         notes.append(
             "the event log has no begin: its times count from the first task, and its options are not known"
