@@ -113,7 +113,6 @@ def _heap(values: Mapping[str, str], role: str, tasks: int) -> str:
 
 
 def _measured(state_dir: Path, job: str) -> Iterator[str]:
-    from cmsspark.apps.monitor.findings.advice import find_worst
     from cmsspark.apps.monitor.measured_runs import find_job_runs
 
     try:
@@ -122,7 +121,7 @@ def _measured(state_dir: Path, job: str) -> Iterator[str]:
         yield "measured: nothing yet; run_spark measures each run, cmsspark lab advise then prints what to change"
         return
     is_local = runs[0].is_local
-    worst = find_worst(runs, "driver" if is_local else "executor")
+    worst = sizes.find_worst(runs, "driver" if is_local else "executor")
     figures = [
         f"{name} {volume(size)}"
         for name, size in (

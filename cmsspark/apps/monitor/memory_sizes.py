@@ -1,4 +1,6 @@
-"""Spark's sizes: options as bytes, the container of an executor, and how many tasks run at once."""
+"""Spark's sizes: options as bytes, the container of an executor, how many tasks run at once,
+and what the worst executor used.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,10 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+from msgspec import Struct, field
 
 from cmsspark.store.run_metrics import RunMetrics, StageEntry
 
@@ -21,6 +25,8 @@ RESERVED: Final = 300 * MIB
 FRACTION: Final = 0.6
 OVERHEAD_FACTOR: Final = 0.1
 PARTITIONS: Final = 200
+#: Below this much time of tasks a share of garbage collection is noise.
+GC_LEAST_MS: Final = 20_000
 #: Options of Spark that are kept of a run.
 KEPT: Final = re.compile(
     r"spark\.(driver|executor)\.(memory|cores|instances|memoryOverhead|memoryOverheadFactor|minMemoryOverhead|maxResultSize)"
@@ -133,3 +139,81 @@ def as_option(size_bytes: int, step: int = 256 * MIB) -> str:
     """Bytes as Spark's options have them, rounded up to a step: ``1536m`` or ``4g``."""
     megabytes = -(-size_bytes // step) * step // MIB
     return f"{megabytes // 1024}g" if megabytes % 1024 == 0 else f"{megabytes}m"
+
+
+class Worst(Struct):
+    """The largest value of each figure over runs and executors; bytes."""
+
+    heap: int = 0
+    unified: int = 0
+    storage: int = 0
+    jvm_rss: int = 0
+    python: int = 0
+    other_processes: int = 0
+    off_heap_used: int = 0
+    direct: int = 0
+    #: Of cached blocks, those that found no room in memory.
+    cached_on_disk: int = 0
+    gc_share: float = 0.0
+    spilled: int = 0
+    killed: bool = False
+    #: A JVM of the role had no heap left.
+    heap_space: bool = False
+    #: A run succeeded: peaks of failed ones are lower bounds.
+    has_succeeded: bool = False
+    #: Task time is known, so a share of it is.
+    has_times: bool = False
+    #: Areas of memory that were measured, also where nothing was used.
+    areas: set[str] = field(default_factory=set)
+
+
+#: Figure of the worst executor → the area of memory whose peak it is.
+_PEAKS: Final = {
+    "heap": "JVMHeapMemory",
+    "unified": "OnHeapUnifiedMemory",
+    "storage": "OnHeapStorageMemory",
+    "jvm_rss": "ProcessTreeJVMRSSMemory",
+    "python": "ProcessTreePythonRSSMemory",
+    "off_heap_used": "OffHeapUnifiedMemory",
+    "direct": "DirectPoolMemory",
+    "cached_on_disk": "DiskStorage",
+}
+
+
+def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
+    """Return the worst of the role's executors over runs."""
+    worst = Worst()
+    for run in runs:
+        totals = run.totals
+        worst.has_times = worst.has_times or totals.run_ms > 0
+        # The first seconds of a JVM have much garbage of their own.
+        if totals.worked_ms >= GC_LEAST_MS:
+            worst.gc_share = max(worst.gc_share, totals.gc_ms / totals.run_ms)
+        worst.has_succeeded = worst.has_succeeded or run.state == "DONE"
+        # In local mode the driver runs the tasks, too.
+        worst.heap_space = worst.heap_space or any(
+            finding.code == "heap_space"
+            and (run.is_local or (finding.where == "tasks") == (role == "executor"))
+            for finding in run.findings
+        )
+        worst.spilled = max(worst.spilled, totals.disk_spilled_bytes)
+        worst.killed = worst.killed or any(
+            finding.code == "container_killed" for finding in run.findings
+        )
+        worst.heap = max(
+            [worst.heap, *(sample.heap_bytes or 0 for sample in run.samples if role == "driver")]
+        )
+        for entry in run.executors:
+            if (entry.executor == "driver") != (role == "driver"):
+                continue
+            peaks = entry.peaks
+            worst.areas |= peaks.keys()
+            for name, area in _PEAKS.items():
+                setattr(worst, name, max(getattr(worst, name), peaks.get(area, 0)))
+            # Spark runs pgrep to see its children: for a moment such a child is a copy of
+            # the JVM, as large in addresses.
+            jvm = peaks.get("ProcessTreeJVMVMemory", 1)
+            if peaks.get("ProcessTreeOtherVMemory", 0) <= 0.9 * jvm:
+                other_rss = peaks.get("ProcessTreeOtherRSSMemory", 0)
+                worst.other_processes = max(worst.other_processes, other_rss)
+    return worst

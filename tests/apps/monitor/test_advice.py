@@ -388,6 +388,23 @@ def test_advice_that_did_not_help_is_not_given_again() -> None:
     assert "did not help" not in of("partitions", after, before).text
 
 
+def test_a_size_that_was_too_small_is_not_advised_again() -> None:
+    before = measured(heap=GIB)
+    before.options["spark.executor.memory"] = "1g"
+    before.state = "FAILED"
+    before.findings = [Finding("heap_space", "no heap was left", "tasks", "", "error")]
+    assert of("executor heap", before).conf == "spark.executor.memory=2g"
+    # The peak between two samples was higher.
+    after = measured(heap=GIB * 2 // 3)
+    after.options["spark.executor.memory"] = "2g"
+    assert of("executor heap", after).conf == "spark.executor.memory=1g"
+    again = of("executor heap", after, before)
+    assert again.conf is None and again.text.startswith("2g; keep it: 1g was too little for ")
+    # What lies between both is not known to be.
+    after.executors[2].peaks["JVMHeapMemory"] = int(1.2 * GIB)
+    assert of("executor heap", after, before).conf == "spark.executor.memory=1536m"
+
+
 def test_a_worker_at_its_limit_of_addresses_gets_two_gib_for_each_task() -> None:
     run = measured(heap=2 * GIB)
     run.options["spark.executor.pyspark.memory"] = "2g"

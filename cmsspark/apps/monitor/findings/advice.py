@@ -15,12 +15,11 @@ from typing import Final
 
 import click
 import msgspec
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.findings.failures import WORKER_LIMIT
 from cmsspark.apps.monitor.findings.stages import (
-    GC_LEAST_MS,
     SPILL_BYTES,
     SpillCure,
     find_skew,
@@ -30,7 +29,7 @@ from cmsspark.apps.monitor.findings.stages import (
     tasks_at_once,
 )
 from cmsspark.apps.monitor.measured_runs import with_events
-from cmsspark.apps.monitor.memory_sizes import MIB
+from cmsspark.apps.monitor.memory_sizes import MIB, Worst, find_worst
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.readable import json_text, readable
 from cmsspark.base.text.terminal import pluralize, volume
@@ -41,82 +40,6 @@ from cmsspark.store.run_metrics import RunMetrics
 
 _ENOUGH_RUNS: Final = 3
 _SHORT_MS: Final = 10_000
-
-
-class Worst(Struct):
-    """The largest value of each figure over runs and executors; bytes."""
-
-    heap: int = 0
-    unified: int = 0
-    storage: int = 0
-    jvm_rss: int = 0
-    python: int = 0
-    other_processes: int = 0
-    off_heap_used: int = 0
-    direct: int = 0
-    #: Of cached blocks, those that found no room in memory.
-    cached_on_disk: int = 0
-    gc_share: float = 0.0
-    spilled: int = 0
-    killed: bool = False
-    #: A JVM of the role had no heap left.
-    heap_space: bool = False
-    #: A run succeeded: peaks of failed ones are lower bounds.
-    has_succeeded: bool = False
-    #: Task time is known, so a share of it is.
-    has_times: bool = False
-    #: Areas of memory that were measured, also where nothing was used.
-    areas: set[str] = field(default_factory=set)
-
-
-#: Figure of the worst executor → the area of memory whose peak it is.
-_PEAKS: Final = {
-    "heap": "JVMHeapMemory",
-    "unified": "OnHeapUnifiedMemory",
-    "storage": "OnHeapStorageMemory",
-    "jvm_rss": "ProcessTreeJVMRSSMemory",
-    "python": "ProcessTreePythonRSSMemory",
-    "off_heap_used": "OffHeapUnifiedMemory",
-    "direct": "DirectPoolMemory",
-    "cached_on_disk": "DiskStorage",
-}
-
-
-def find_worst(runs: Sequence[RunMetrics], role: str) -> Worst:
-    """Return the worst of the role's executors over runs."""
-    worst = Worst()
-    for run in runs:
-        totals = run.totals
-        worst.has_times = worst.has_times or totals.run_ms > 0
-        # The first seconds of a JVM have much garbage of their own.
-        if totals.worked_ms >= GC_LEAST_MS:
-            worst.gc_share = max(worst.gc_share, totals.gc_ms / totals.run_ms)
-        worst.has_succeeded = worst.has_succeeded or run.state == "DONE"
-        # In local mode the driver runs the tasks, too.
-        worst.heap_space = worst.heap_space or any(
-            finding.code == "heap_space"
-            and (run.is_local or (finding.where == "tasks") == (role == "executor"))
-            for finding in run.findings
-        )
-        worst.spilled = max(worst.spilled, totals.disk_spilled_bytes)
-        worst.killed = worst.killed or _has_finding(run, "container_killed")
-        worst.heap = max(
-            [worst.heap, *(sample.heap_bytes or 0 for sample in run.samples if role == "driver")]
-        )
-        for entry in run.executors:
-            if (entry.executor == "driver") != (role == "driver"):
-                continue
-            peaks = entry.peaks
-            worst.areas |= peaks.keys()
-            for name, area in _PEAKS.items():
-                setattr(worst, name, max(getattr(worst, name), peaks.get(area, 0)))
-            # Spark runs pgrep to see its children: for a moment such a child is a copy of
-            # the JVM, as large in addresses.
-            jvm = peaks.get("ProcessTreeJVMVMemory", 1)
-            if peaks.get("ProcessTreeOtherVMemory", 0) <= 0.9 * jvm:
-                other_rss = peaks.get("ProcessTreeOtherRSSMemory", 0)
-                worst.other_processes = max(worst.other_processes, other_rss)
-    return worst
 
 
 def rate_confidence(runs: Sequence[RunMetrics]) -> str:
@@ -177,12 +100,37 @@ def advise(runs: Sequence[RunMetrics]) -> list[Advice]:
     """Advice from runs of one job, the latest first: for its executors, or for the
     driver where that does the work.
     """
-    advice = _advise(runs)
-    failed = _not_helpful(runs)
+    texts = {**_too_small_before(runs), **_not_helpful(runs)}
     return [
-        entry.saying(failed[entry.subject]) if entry.subject in failed else entry
-        for entry in advice
+        entry.saying(texts[entry.subject]) if entry.subject in texts else entry
+        for entry in _advise(runs)
     ]
+
+
+def _too_small_before(runs: Sequence[RunMetrics]) -> dict[str, str]:
+    """Return subject → what to say instead of making an option as small as it was in an
+    earlier run for which it was advised to grow: without this the two would alternate.
+    """
+    measured = _measured(runs)
+    texts = {}
+    for entry in _advise(runs):
+        option, goal = entry.option
+        now = sizes.size(measured[0].options.get(option)) if measured and goal else None
+        for number, run in enumerate(measured):
+            before = sizes.size(run.options.get(option))
+            if now is None or before is None or not (goal or 0) <= before < now:
+                continue
+            wanted = [
+                new
+                for name, new in (one.option for one in _advise(measured[number:]))
+                if name == option
+            ]
+            if any((new or 0) > before for new in wanted):
+                texts[entry.subject] = (
+                    f"{measured[0].options[option]}; keep it: {run.options[option]} was too little for {run.run}"
+                )
+                break
+    return texts
 
 
 def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
@@ -728,6 +676,12 @@ class Advice(Struct, frozen=True):
     #: What it is against: ``spilled``, ``garbage`` or one of ``_CODES``; empty for what only
     #: fits better.
     aim: str = ""
+
+    @property
+    def option(self) -> tuple[str, int | None]:
+        """Return the option that is to change, and its new size or number."""
+        name, _, value = (self.conf or "").partition("=")
+        return name, sizes.size(value)
 
     def saying(self, text: str, conf: str | None = None) -> Advice:
         """Return advice on the same subject, from the same figures, that says something else."""

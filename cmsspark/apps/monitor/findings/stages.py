@@ -53,9 +53,8 @@ _STRAGGLER_SHARE: Final = 0.5
 SPILL_BYTES: Final = MB
 #: Dr. Elephant: moderate from 10 %.
 GC_SHARE: Final = 0.10
-#: Below this much time of tasks a share of it is noise, and below the second one the
-#: begin of a JVM is most of it: its heap grows then, and its classes are loaded.
-GC_LEAST_MS: Final = 20_000
+#: Below this much time of tasks the begin of a JVM is most of it: its heap grows then, and
+#: its classes are loaded.
 GC_LONG_MS: Final = 60_000
 GC_SHARE_SHORT: Final = 0.25
 FEW_TASKS_MS: Final = 30_000
@@ -84,7 +83,7 @@ def stage_findings(metrics: RunMetrics) -> Iterator[Finding]:
     has_cause = any(finding.code in ("skewed_stage", "spill") for finding in findings)
     is_short = totals.worked_ms < GC_LONG_MS
     most = GC_SHARE_SHORT if is_short or has_cause else GC_SHARE
-    if totals.worked_ms >= GC_LEAST_MS and totals.gc_ms > most * totals.run_ms:
+    if totals.worked_ms >= sizes.GC_LEAST_MS and totals.gc_ms > most * totals.run_ms:
         yield named(
             "gc",
             f"{totals.gc_ms / totals.run_ms:.0%} of the tasks' time was garbage collection{host_load(metrics)}",
