@@ -253,7 +253,7 @@ class Frame:
         free = -math.inf
         for value, words in self.x.ticks():
             x, half = self.at(value, self.y.low)[0], text_width(words) / 2
-            x = min(x, end + 7 - half)
+            x = max(half, min(x, end + 7 - half))
             if x - half > free:
                 parts.append(text(x, self.bottom + 17, words, "soft mid"))
                 free = x + half + 6

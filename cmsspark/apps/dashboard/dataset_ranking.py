@@ -126,7 +126,8 @@ def _count_users(
     if cut:
         flags = np.zeros(count * 8 * width, np.bool_)
         of_days = where(snapshot, chosen, ("day", "stream", "site_tier"), of_users=True)
-        position = f"dataset::BIGINT * {8 * width} + person AS position"
+        kind = "INTEGER" if flags.size < 1 << 31 else "BIGINT"
+        position = f"dataset::{kind} * {8 * width} + person AS position"
         for number in cut:
             for batch in read(position, "people", [number], of_days):
                 flags[batch["position"].to_numpy()] = True
@@ -234,7 +235,7 @@ def _users(snapshot: Snapshot, chosen: Selection) -> tuple[list[int | None], int
         parameters,
     )
     counts = dict(rows)
-    buckets = chosen.buckets()
+    buckets = chosen.buckets
     per_step = [
         None if mixed else counts.get(day, 0)
         for mixed, day in zip(mixed_steps(snapshot, chosen, buckets), buckets, strict=True)

@@ -70,6 +70,12 @@ class Page:
         """Add a note."""
         self.notes.append(Note(text, kind))
 
+    def needs(self, *names: str) -> bool:
+        """Return whether to make the part with one of these names: a page has all parts,
+        and a download one of them.
+        """
+        return (self.parameters.get("download") or names[0]) in names
+
     def optional(self, subject: str, make: Callable[[], T]) -> T | None:
         """Return a part of the page; where what it is made from cannot be read, None, and
         a note says so.

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from cmsspark.base import dates
@@ -142,6 +143,13 @@ class Selection:
             return day - timedelta(days=day.isoweekday() - 1)
         return day.replace(day=1) if self.step == "month" else day
 
+    @cached_property
+    def steps(self) -> dict[date, date]:
+        """Each day of the period, in order, with the first day of its step."""
+        count = (self.last - self.first).days + 1
+        days = (self.first + timedelta(days=number) for number in range(count))
+        return {day: self.find_bucket(day) for day in days}
+
     def list_days(self, bucket: date) -> list[date]:
         """Return all days of the step that begins on ``bucket``, also those outside of the period."""
         days = [
@@ -150,12 +158,10 @@ class Selection:
         ]
         return [day for day in days if self.find_bucket(day) == bucket]
 
+    @cached_property
     def buckets(self) -> list[date]:
-        """Return the first days of all steps of the period, in order."""
-        count = (self.last - self.first).days + 1
-        return sorted(
-            {self.find_bucket(self.first + timedelta(days=number)) for number in range(count)}
-        )
+        """The first days of all steps of the period, in order."""
+        return list(dict.fromkeys(self.steps.values()))
 
 
 def text_parameter(parameters: Mapping[str, str], name: str) -> str:

@@ -113,7 +113,7 @@ def sum_series(
     snapshot: Snapshot, chosen: Selection, values: Mapping[tuple[Any, ...], int | None]
 ) -> Series:
     """Return sums of steps, and groups if the selection has some, as values over time."""
-    buckets = chosen.buckets()
+    buckets = chosen.buckets
     position = {day: number for number, day in enumerate(buckets)}
     by_group: dict[str, list[int | None]] = {}
     for (day, *name), value in values.items():
@@ -138,8 +138,9 @@ def with_zeros(
     ``column``: what the groups are values of; empty for none of the filters.
     """
     streams = STREAMS_OF_JOBS if measure == "job_count" else ACCESS_STREAMS
+    of_all = counted_steps(snapshot, chosen, streams)
     for name, values in by_group.items():
-        is_counted = counted_steps(snapshot, chosen, (name,) if column == "stream" else streams)
+        is_counted = counted_steps(snapshot, chosen, (name,)) if column == "stream" else of_all
         by_group[name] = [
             0 if value is None and counted else value
             for value, counted in zip(values, is_counted, strict=True)
@@ -151,13 +152,13 @@ def counted_steps(snapshot: Snapshot, chosen: Selection, streams: Sequence[str])
     ``streams``.
     """
     chosen_streams = {*streams} & {*(chosen.values("stream") or streams)}
-    steps = {
-        chosen.find_bucket(day)
-        for day in snapshot.days
-        if chosen.first <= day <= chosen.last
-        and chosen_streams.intersection(snapshot.state.streams.get(day, ()))
+    counted = {
+        bucket
+        for day, bucket in chosen.steps.items()
+        if day in snapshot.state.runs
+        and not chosen_streams.isdisjoint(snapshot.state.streams.get(day, ()))
     }
-    return [bucket in steps for bucket in chosen.buckets()]
+    return [bucket in counted for bucket in chosen.buckets]
 
 
 def is_counted(snapshot: Snapshot, chosen: Selection, streams: Sequence[str]) -> bool:
@@ -179,9 +180,7 @@ def partial_steps(snapshot: Snapshot, chosen: Selection) -> frozenset[date]:
         day for day in snapshot.days if chosen.first <= day <= chosen.last
     } - snapshot.state.partial.keys()
     return frozenset(
-        bucket
-        for bucket in chosen.buckets()
-        if not whole_days.issuperset(chosen.list_days(bucket))
+        bucket for bucket in chosen.buckets if not whole_days.issuperset(chosen.list_days(bucket))
     )
 
 
@@ -212,7 +211,7 @@ def users_by(snapshot: Snapshot, chosen: Selection) -> Series:
     Where a cell spans days of two pseudonym keys its users cannot be counted, and it is None.
     """
     chosen.check(FILTERS, groups=FILTERS, measures=("users",))
-    buckets, column = chosen.buckets(), chosen.by
+    buckets, column = chosen.buckets, chosen.by
     sets = people(snapshot, chosen, "step", *([column] if column else []))
     names = snapshot.names[column] if column else [""]
     shown = names if len(names) <= SHOWN + 1 else _largest(snapshot, chosen)
@@ -224,11 +223,12 @@ def users_by(snapshot: Snapshot, chosen: Selection) -> Series:
     if unnamed:
         groups[OTHER] = [reduce(or_, sets) for sets in zip(*unnamed, strict=True)]
     is_mixed = mixed_steps(snapshot, chosen, buckets)
+    of_all = counted_steps(snapshot, chosen, chosen.streams_of_users)
     values: dict[str, list[int | None]] = {}
     for name, cells in groups.items():
         is_named = column == "stream" and name is not OTHER
-        own_streams = (name,) if is_named else chosen.streams_of_users
-        flags = zip(cells, counted_steps(snapshot, chosen, own_streams), is_mixed, strict=True)
+        is_counted = counted_steps(snapshot, chosen, (name,)) if is_named else of_all
+        flags = zip(cells, is_counted, is_mixed, strict=True)
         values[name] = [
             cell.bit_count() if (counted or cell) and not mixed else None
             for cell, counted, mixed in flags

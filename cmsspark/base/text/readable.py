@@ -23,6 +23,8 @@ def readable(text: str, *, lines: bool = True) -> str:
         >>> print(readable("/store/\\x1b[31mred.root"))
         /store/\\x1b[31mred.root
     """
+    if text.isprintable():
+        return text
     if not lines:
         return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
     return _UNPRINTABLE.sub(

@@ -178,9 +178,7 @@ def _history(request: PageRequest, used: DatasetUse, chosen: Selection, measure:
             for count, counted in zip(used.users, is_counted, strict=True)
         ]
         partial = use.partial_steps(request.snapshot, chosen)
-        series = Series(
-            chosen.buckets(), {"": users}, is_additive=False, note=note, partial=partial
-        )
+        series = Series(chosen.buckets, {"": users}, is_additive=False, note=note, partial=partial)
         return make_chart("history", series, replace(chosen, measure="users"))
     by_stream = replace(chosen, measure=measure, by="stream")
     series = dataset_ranking.series_by_stream(request.snapshot, used, by_stream)

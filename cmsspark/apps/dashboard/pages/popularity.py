@@ -77,13 +77,6 @@ def view(request: PageRequest) -> ui.Content:
     is_overlapping = by == "stream" and not chosen.values("stream")
     mode = page.choose("mode", "Draw", MODES, "line" if is_overlapping else "sum")
     text = text_parameter(request.parameters, "q")
-    over_time = replace(chosen, measure=measure, by=by)
-    chart = make_chart("over_time", use.series(request.snapshot, over_time), over_time)
-    if chart.kind != "stack":
-        # What is not stacked is drawn beside each other whatever was asked for, and the
-        # field says so.
-        mode = "line"
-        page.controls[-1] = replace(page.controls[-1], value=mode)
     about = f"{chosen.first} to {chosen.last}: which datasets are used, and how much."
     ranking = rank_datasets(request.snapshot, replace(chosen, measure=measure))
     if not ranking.num_rows and not request.parameters.get("download"):
@@ -92,12 +85,21 @@ def view(request: PageRequest) -> ui.Content:
         )
         page.section("Nothing was read", nothing)
         return page.content("Popularity", about)
-    page.section("In total", _figures(request, chosen, ranking))
+    if page.needs("figures"):
+        page.section("In total", _figures(request, chosen, ranking))
     title = f"{MEASURES[measure][0]} over time" + (f" by {FILTERS[by].lower()}" if by else "")
     about_streams = f"{_STREAMS_NOTE} {_JOBS_NOTE}" if request.snapshot.has_jobs else _STREAMS_NOTE
-    page.section(
-        title, in_mode(chart, mode), about="" if chosen.values("stream") else about_streams
-    )
+    if page.needs("over_time"):
+        over_time = replace(chosen, measure=measure, by=by)
+        chart = make_chart("over_time", use.series(request.snapshot, over_time), over_time)
+        if chart.kind != "stack":
+            # What is not stacked is drawn beside each other whatever was asked for, and
+            # the field says so.
+            mode = "line"
+            page.controls[-1] = replace(page.controls[-1], value=mode)
+        page.section(
+            title, in_mode(chart, mode), about="" if chosen.values("stream") else about_streams
+        )
     about_top = f"Ordered by {_in_text(MEASURES[measure][0])}."
     about_top += f" Names that contain: {ui.shown(text)}" if text else ""
     search_field = ui.Search(
@@ -105,7 +107,8 @@ def view(request: PageRequest) -> ui.Content:
     )
     top = _top(request, chosen, ranking, measure, text)
     page.section("Most used datasets", search_field, top, about=about_top)
-    page.section("Unusual days", _unusual(request, chosen))
+    if page.needs("unusual"):
+        page.section("Unusual days", _unusual(request, chosen))
     if measure != "users":
         page.section("How concentrated use is", _concentration(ranking["measured"], measure))
     return page.content("Popularity", about)
