@@ -175,23 +175,27 @@ class QueryPool:
             process.kill()
 
     def _run(self, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
-        with self._lock:
-            process = self._idle.pop() if self._idle else None
-        try:
-            return self._run_in(process or self._start(), query, is_gone)
-        except _IdleEnded:
-            return self._run_in(self._start(), query, is_gone)
-
-    def _run_in(self, process: Child, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
-        with self._lock:
-            self._busy.add(process)
-        try:
-            return _ask(process, query, is_gone)
-        finally:
+        while True:
             with self._lock:
-                self._busy.discard(process)
-                if process.is_alive:
-                    self._idle.append(process)
+                process = self._idle.pop() if self._idle else self._start()
+                self._busy.add(process)
+            with suppress(_IdleEnded):
+                try:
+                    return _ask(process, query, is_gone, self._prepare)
+                finally:
+                    with self._lock:
+                        self._busy.discard(process)
+                        if process.is_alive:
+                            self._idle.append(process)
+
+    def _prepare(self) -> None:
+        """Start a process for the next query: on a busy machine that takes seconds, which
+        another visitor need not wait then.
+        """
+        with self._lock:
+            self._idle = [process for process in self._idle if process.is_alive]
+            if len(self._idle) + len(self._busy) < AT_ONCE:
+                self._idle.append(self._start())
 
 
 class Busy(NotReady):
@@ -255,14 +259,18 @@ class _IdleEnded(Exception):
     """The process ended because nothing was asked, just before it was asked."""
 
 
-def _ask(child: Child, query: Query, is_gone: Callable[[], bool]) -> QueryResult:
-    """Return the rows; ends the process where it does not answer in time or nobody waits."""
+def _ask(
+    child: Child, query: Query, is_gone: Callable[[], bool], meanwhile: Callable[[], None]
+) -> QueryResult:
+    """Return the rows; ends the process where it does not answer in time or nobody waits.
+    ``meanwhile`` is called once the query runs.
+    """
     try:
         child.receive(is_gone=is_gone)
         child.pipe.send(query)
-        is_truncated, seconds, content = child.receive(
-            time.monotonic() + query.max_seconds + _GRACE_S, is_gone
-        )
+        end = time.monotonic() + query.max_seconds + _GRACE_S
+        meanwhile()
+        is_truncated, seconds, content = child.receive(end, is_gone)
         return QueryResult(_to_table(content), is_truncated, seconds)
     except TimeoutError:
         child.kill()

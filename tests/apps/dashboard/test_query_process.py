@@ -35,7 +35,7 @@ def _lack_memory(pipe: Connection) -> None:
 
 def ask(child: Child) -> CmssparkError:
     with pytest.raises(CmssparkError) as raised:
-        _ask(child, Query("SELECT 1", 1, 1, 60), lambda: False)
+        _ask(child, Query("SELECT 1", 1, 1, 60), lambda: False, lambda: None)
     return raised.value
 
 

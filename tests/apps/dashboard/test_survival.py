@@ -252,15 +252,29 @@ def test_two_servers_on_one_cache_remove_nothing_that_the_other_uses(
         later.stop()
 
 
+def test_a_process_is_ready_for_the_query_of_another_visitor(store: Path) -> None:
+    pool = QueryPool(str(store))
+    pool.run(Query("SELECT 1", 1, 1_000, 60), visitor="one")
+    assert [process.is_alive for process in pool._idle] == [True] * query_process.AT_ONCE
+    # Also after both have ended for want of queries.
+    for process in pool._idle:
+        process.receive()
+        process.pipe.close()
+        assert process.exit_code == 0
+    pool._prepare()
+    assert [process.is_alive for process in pool._idle] == [True]
+    pool.close()
+
+
 def test_the_process_of_queries_ends_after_a_time_and_starts_again(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = QueryPool(str(store))
     assert pool.run(Query("SELECT 1", 1, 1_000, 60)).rows == [(1,)]
-    (process,) = pool._idle
+    process = pool._idle[-1]
     process.receive()  # it is ready
     process.pipe.close()
-    monkeypatch.setattr(type(process), "is_alive", property(lambda self: True))
+    assert process.exit_code == 0
     # The pipe of a process that has ended: another one answers.
     monkeypatch.setattr(query_process, "_ask", _fails_once(query_process._ask))
     assert pool.run(Query("SELECT 2", 1, 1_000, 60)).rows == [(2,)]
