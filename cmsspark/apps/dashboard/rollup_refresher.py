@@ -177,7 +177,8 @@ class RollupRefresher:
 
     def _offer(self, state: RollupState, building: _Building) -> None:
         """Say how far building is. Show what is finished, where no complete snapshot is
-        there meanwhile.
+        there meanwhile, or a new day is in it before its week or the month before it is
+        one segment.
         """
         if self._is_over.is_set():
             raise NotReady("the dashboard ends")
@@ -192,6 +193,9 @@ class RollupRefresher:
             self._freshness = Freshness(
                 dates.now_ms(), progress if self._snapshot else "", progress, is_building=True
             )
+        elif not state.pending and state.runs != current.state.runs:
+            self._load(state)
+            self._freshness = Freshness(dates.now_ms())
 
     def _load(self, state: RollupState) -> None:
         self._progress(f"loading {len(state.runs):,} days")

@@ -153,6 +153,30 @@ def test_days_stay_as_they_were_until_their_week_is_one_segment(tmp_path: Path) 
         assert nacc(offered[-1]) == nacc(state) > nacc(offered[0]) > 0
 
 
+def test_a_new_day_is_shown_before_the_month_that_it_ends_is_built(
+    store: Path, tmp_path: Path
+) -> None:
+    shown: dict[str, date] = {}
+
+    class Builder(RollupProcess):
+        def __call__(self, days: Sequence[StoredInterval], folder: Path, name: str) -> Path:
+            if refresher.is_loaded:
+                shown[name.partition(".")[0]] = refresher.snapshot().days[-1]
+            return segment_build.build(days, folder, name)
+
+    with Database(str(store)) as database:
+        refresher = RollupRefresher(database, tmp_path / "cache", builder=Builder())
+        refresher.refresh()
+        shown.clear()
+        new = LAST.replace(month=2, day=1)
+        stores.store_day(store, new, stores.partial_rows(new, count=10))
+        refresher.refresh()
+        assert shown == {"2026-02-01": LAST, "2026-01": new}
+        assert refresher.snapshot().segments[1].path.name.startswith("2026-01.")
+        assert not refresher.freshness.behind
+        refresher.stop()
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete", "names"])
 def test_a_damaged_segment_is_built_anew(store: Path, tmp_path: Path, damage: str) -> None:
     first = Refreshed(store, tmp_path / "cache")
