@@ -164,7 +164,7 @@ def _check_xml(file: Path) -> None:
             found=expat.ErrorString(error.code),
             next_step="fetch it again from the cluster",
         ) from None
-    if elements[0] != "configuration":
+    if not {"configuration", "property"} & {*elements}:
         # Hadoop takes a page of a login for a file without properties.
         raise SettingsError(
             "a file of the cluster's configuration has no configuration in it",
@@ -185,7 +185,8 @@ def _unreadable(path: Path) -> NotAllowed:
 
 def check_locations(locations: Mapping[str, str | None], environ: Mapping[str, str]) -> None:
     """Raise UsageError (2) for a location (option → URI) that no file system can have:
-    a host that nobody knows, or a colon in a name.
+    a host that nobody knows, or a colon in a name; NotReady (75) for a NameNode that
+    refuses connections.
     """
     services = yarn.settings(environ, "hdfs-site.xml").get("dfs.nameservices", "").split(",")
     for option, location in locations.items():
@@ -212,6 +213,7 @@ def check_locations(locations: Mapping[str, str | None], environ: Mapping[str, s
                 if names
                 else f"check the name; {parts.scheme}:///… is the cluster's own file system",
             ) from None
+        yarn.check_listens(f"{parts.hostname}:{parts.port or yarn.NAMENODE_PORT}", option)
 
 
 def check_travelling(command: Command) -> None:

@@ -55,7 +55,7 @@ _LOGS_DEADLINE_S: Final = 90
 #: Where applications are submitted, unless the configuration names another port; seconds
 #: for a connection.
 _MANAGER_PORT: Final = 8032
-_NAMENODE_PORT: Final = 8020
+NAMENODE_PORT: Final = 8020
 _PATIENCE_S: Final = 3
 #: Seconds after which a server that says nothing is silent.
 _SILENCE_S: Final = 15
@@ -348,7 +348,7 @@ def check_namenode(environ: Mapping[str, str]) -> None:
     services = settings(environ, "hdfs-site.xml").get("dfs.nameservices", "").split(",")
     if server.scheme != "hdfs" or not server.hostname or server.hostname in services:
         return
-    address = f"{server.hostname}:{server.port or _NAMENODE_PORT}"
+    address = f"{server.hostname}:{server.port or NAMENODE_PORT}"
     if is_unknown(address):
         raise SettingsError(
             "fs.defaultFS names neither a host that is known here nor a name service",
@@ -356,12 +356,19 @@ def check_namenode(environ: Mapping[str, str]) -> None:
             found=server.geturl(),
             next_step="fetch the cluster's hdfs-site.xml into HADOOP_CONF_DIR, or correct the name",
         )
+    check_listens(address, "fs.defaultFS in core-site.xml")
+
+
+def check_listens(address: str, origin: str) -> None:
+    """Raise NotReady (75) where a NameNode refuses connections at ``HOST:PORT``, which
+    ``origin`` names.
+    """
     if refuses(address):
         raise NotReady(
             "the NameNode of HDFS does not answer",
             where=address,
             found="connection refused",
-            next_step="run it again later; if it is another host, correct fs.defaultFS in core-site.xml",
+            next_step=f"run it again later; if it is another host, correct {origin}",
         )
 
 
@@ -497,8 +504,19 @@ def collects_logs(environ: Mapping[str, str]) -> bool:
 
 def fetch_logs(application: str, submit: str, environ: Mapping[str, str]) -> dict[str, Logs]:
     """Return what the application's containers wrote, by container; of the master alone
-    where YARN does not collect it, and empty where YARN does not give it.
+    where the job says there itself what is wrong, or where YARN does not collect it; and
+    empty where YARN does not give it.
     """
+    masters = re.findall(r"/(container_\w+)/", master_page(environ, application) or "")
+    kinds = ("stdout", "stderr")
+    logs: dict[str, Logs] = {
+        name: {kind: master_log(environ, application, kind) for kind in kinds} for name in masters
+    }
+    # What is collected comes later, and takes a JVM.
+    if any(
+        _OURS.search(log["stdout"]) and not FAILED.search(log["stderr"]) for log in logs.values()
+    ):
+        return logs
     collected: dict[str, Logs] = {}
     if collects_logs(environ):
         with tempfile.TemporaryDirectory(prefix="cmsspark-logs-") as folder:
@@ -506,13 +524,7 @@ def fetch_logs(application: str, submit: str, environ: Mapping[str, str]) -> dic
             for file in sorted(Path(folder).rglob("container_*")):
                 text = file.read_text(encoding="utf-8", errors="replace")
                 collected[file.name] = sections(text)
-    if collected:
-        return collected
-    masters = re.findall(r"/(container_\w+)/", master_page(environ, application) or "")
-    kinds = ("stdout", "stderr")
-    return {
-        name: {kind: master_log(environ, application, kind) for kind in kinds} for name in masters
-    }
+    return collected or logs
 
 
 def sections(text: str) -> Logs:

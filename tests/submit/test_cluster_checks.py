@@ -370,8 +370,12 @@ def test_name_services_and_hosts_that_are_known_are_taken(
     (tmp_path / "hdfs-site.xml").write_text(
         "<configuration><property><name>dfs.nameservices</name><value>analytix</value></property></configuration>"
     )
-    places = {"--root": "hdfs://analytix/cms", "--fout": "hdfs://localhost:8020/x"}
-    cluster_checks.check_locations({**places, "--a": "hdfs:///x", "--b": "/local:1"}, environ)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        fout = f"hdfs://localhost:{listening.getsockname()[1]}/x"
+        places = {"--root": "hdfs://analytix/cms", "--fout": fout}
+        cluster_checks.check_locations({**places, "--a": "hdfs:///x", "--b": "/local:1"}, environ)
+    with pytest.raises(NotReady, match=r"NameNode[\s\S]*connection refused[\s\S]*correct --fout"):
+        cluster_checks.check_locations(places, environ)
 
 
 def test_a_question_without_an_answer_keeps_no_process_from_its_end() -> None:

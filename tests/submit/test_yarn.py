@@ -781,6 +781,8 @@ def test_a_master_that_says_nothing_of_that_kind_is_left_alone(
 def test_the_log_of_the_master_is_read_from_the_node_that_the_manager_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shown = ["it&#39;s &lt;here&gt;"]
+
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -789,7 +791,7 @@ def test_the_log_of_the_master_is_read_from_the_node_that_the_manager_names(
             logs = {"app": {"amContainerLogs": f"{address}/node/containerlogs/container_1/me"}}
             start = "/node/containerlogs/container_1/me/std"
             is_log = self.path.startswith((f"{start}err/?start=-", f"{start}out/?start=-"))
-            text = "<p>x<pre>it&#39;s &lt;here&gt;</pre></p>" if is_log else json.dumps(logs)
+            text = f"<p>x<pre>{shown[0]}</pre></p>" if is_log else json.dumps(logs)
             self.wfile.write(text.encode())
 
         def log_message(self, *_: object) -> None:
@@ -804,6 +806,11 @@ def test_the_log_of_the_master_is_read_from_the_node_that_the_manager_names(
         # Where YARN collects no logs there are those of the node.
         monkeypatch.setattr(yarn, "collects_logs", lambda _: False)
         both = dict.fromkeys(("stdout", "stderr"), "it's <here>")
+        assert yarn.fetch_logs(ID, "no-spark-submit", environ) == {"container_1": both}
+        # What the job says there itself needs no JVM, which fetches what is collected.
+        monkeypatch.setattr(yarn, "collects_logs", lambda _: pytest.fail("it was asked for"))
+        shown[0] = "run_spark: no such day\n  next: wait"
+        both = dict.fromkeys(both, shown[0])
         assert yarn.fetch_logs(ID, "no-spark-submit", environ) == {"container_1": both}
         server.shutdown()
         thread.join()
