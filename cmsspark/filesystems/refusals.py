@@ -303,6 +303,13 @@ _REFUSALS: Final = (
         where="{path}",
     ),
     _rule(
+        r"Failed to create local dir in (?P<path>\S+?)\. Ignoring[^\n]*\n[^\n]*Failed to create any local dir",
+        SettingsError,
+        "Spark cannot make a folder for what it keeps on disk",
+        "name another one with spark.local.dir, or get permission to write there",
+        where="{path}",
+    ),
+    _rule(
         r"(?P<path>/\S+\.(?:tar\.gz|tgz|zip)) \(Permission denied\)",
         NotAllowed,
         "what should travel with the job cannot be read",

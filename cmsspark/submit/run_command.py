@@ -133,6 +133,8 @@ _LOG_YARN: Final = (
 )
 #: Exit codes that say only that something failed.
 _VAGUE_CODES: Final = (1, Exit.BUG)
+#: Those with which a JVM of Spark ends itself. A job may end with one, too.
+_JVM_CODES: Final = range(50, 57)
 #: Seconds after which the log of the master is read, from when it runs and then each
 #: from the one before. A job may ask for executors minutes after it began. Two that fail
 #: one after the other are seen before Spark gives up after the third.
@@ -254,12 +256,14 @@ def _final_code(
         sys.stderr.write("\n".join(watch.tail.splitlines()[-20:]) + "\n")
     if application is not None and command.mode == "cluster":
         return _end_on_yarn(application, command, environ, code, watch)
-    if code in _VAGUE_CODES:
+    if code in _VAGUE_CODES or code in _JVM_CODES:
         reason = None
         if application is not None:
             reason = refusal(f"{application.diagnostics}\n{watch.tail}")
         elif command.is_on_kubernetes:
             reason = kubernetes_refusal(watch.tail, command.options.get("spark.master") or "")
+        elif code in _JVM_CODES:
+            reason = refusal(watch.tail)
         reason = reason or _submit_failure(watch.tail)
         if reason is not None:
             write_note(reason.text())

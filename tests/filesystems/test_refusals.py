@@ -81,6 +81,12 @@ TEXTS = {
         "is that of another server",
         "8032",
     ),
+    "12:00:00 ERROR DiskBlockManager: Failed to create local dir in /proc/nope. Ignoring this directory.\n"
+    "12:00:00 ERROR DiskBlockManager: Failed to create any local dir.\n": (
+        78,
+        "cannot make a folder",
+        "spark.local.dir",
+    ),
     "java.io.IOException: Incomplete HDFS URI, no host: hdfs:///spark/environment.tar.gz": (
         78,
         "names no HDFS",

@@ -565,6 +565,28 @@ def test_a_spark_submit_that_fails_itself_is_78_with_what_it_said(
 
 
 @pytest.mark.parametrize(
+    ("said", "code", "expected"),
+    [
+        # Spark's JVM ends itself with 53.
+        (
+            "ERROR DiskBlockManager: Failed to create local dir in /no. Ignoring this directory.\n"
+            "ERROR DiskBlockManager: Failed to create any local dir.",
+            53,
+            78,
+        ),
+        ("the job's own code", 53, 53),
+    ],
+)
+@pytest.mark.parametrize("master", ["yarn", "local[2]"])
+def test_a_jvm_that_ends_itself_has_a_code_of_ours_and_a_job_keeps_its_own(
+    said: str, code: int, expected: int, master: str
+) -> None:
+    built = says(said, mode="client", code=code)
+    built.options.set_option("spark.master", master, "test")
+    assert run(built, os.environ) == expected
+
+
+@pytest.mark.parametrize(
     "said",
     [
         "Unrecognized VM option 'NoSuch'\nError: Could not create the Java Virtual Machine.",
