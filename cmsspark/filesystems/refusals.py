@@ -160,13 +160,13 @@ _REFUSALS: Final = (
         "correct hadoop.security.authentication in core-site.xml: both must be of the same cluster",
     ),
     _rule(
-        r"PathComponentTooLongException[^\n]*",
+        r"(?:PathComponentTooLongException|The maximum path component name limit)[^\n]*",
         SettingsError,
         "a name is longer than HDFS takes",
         "give the location a shorter one",
     ),
     _rule(
-        r"(?P<found>MaxDirectoryItemsExceededException: [^\n]*? of (?P<path>/\S*) is exceeded[^\n]*)",
+        r"(?P<found>The directory item limit of (?P<path>/\S*) is exceeded[^\n]*)",
         OutputError,
         "a folder on HDFS has as many entries as it may have",
         "remove what is not needed there, or name another folder",

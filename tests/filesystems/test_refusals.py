@@ -364,6 +364,12 @@ class FromJava(Py4JJavaError):  # type: ignore[misc]
             75,
             "-safemode get",
         ),
+        (
+            "org.apache.hadoop.ipc.RemoteException: The maximum path component name limit of nnn in directory /cms is "
+            "exceeded: limit=255 length=300",
+            78,
+            "a shorter one",
+        ),
         ("java.io.IOException: something else", 73, "check that its server runs"),
     ],
 )
