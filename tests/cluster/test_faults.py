@@ -212,6 +212,8 @@ def test_a_job_that_others_leave_no_room_for_an_executor_says_so_and_is_given_up
     world: World, mode: str
 ) -> None:
     # With its driver here, or this job's beside it, the node has no room for one of ours.
+    world.cluster.stop("nodemanager-2")
+    until(lambda: world.cluster.active_nodes() == 1, "one node")
     script = world.folder / "busy.py"
     script.write_text(
         "import time\nfrom pyspark.sql import SparkSession\n"
@@ -222,11 +224,26 @@ def test_a_job_that_others_leave_no_room_for_an_executor_says_so_and_is_given_up
         str(script), "--yarn", *room, "--conf", "spark.dynamicAllocation.enabled=false"
     )
     world.until(busy, lambda: bool(executors(world)), "an executor of another application")
-    words = ("--deploy-mode", mode, "--start-within", "30")
+    words = ("--deploy-mode", mode, "--start-within", "60")
     ended = world.run(*world.on_yarn(JOB, FOUT, *words))
     world.shell(busy)
     assert ended.code == 75 and "waits for an executor: it asks for 1.6 GB" in ended.err
-    assert "gave the application no executor within 30 s" in ended.err
+    assert "gave the application no executor within 60 s" in ended.err
+
+
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_a_namenode_that_dies_under_a_job_ends_it_in_75_and_leaves_the_result(
+    world: World, counted: str, mode: str
+) -> None:
+    running = world.start(*world.on_yarn(JOB, FOUT, "--deploy-mode", mode))
+    world.until(running, lambda: bool(executors(world)), "an executor")
+    world.cluster.stop("namenode", signal.SIGKILL)
+    ended = world.end(running)
+    assert ended.code == 75 and "next: " in ended.err and "LeaseRenewer" not in ended.err
+    world.cluster.start("namenode")
+    world.cluster.wait()
+    assert current(world) == counted
+    stored_right(world)
 
 
 def test_a_driver_that_the_nodes_cannot_reach_is_reported_with_the_setting(world: World) -> None:

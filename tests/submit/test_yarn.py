@@ -547,6 +547,9 @@ def test_a_script_that_lacks_python_or_a_module_on_the_nodes_ends_with_78(
     assert rule == "(?s)${sys:cmsspark.yarn.tasks:-(?!)}"
     assert re.fullmatch(f"(?s){asked['cmsspark.yarn.tasks']}", lost)
     (pattern,) = re.findall(r"PythonException: %replace\{%m\}\{(.*)\}\{\$1\$2\}%n", text)
+    # Without a word on exceptions a layout adds their traces.
+    patterns = re.findall(r"layout\.pattern = (.*)", text)
+    assert len(patterns) == 3 and all("%ex{" in pattern for pattern in patterns)
     assert re.sub(pattern.replace("\\\\", "\\"), r"\1\2", lost) == marked
 
 
