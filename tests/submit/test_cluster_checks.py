@@ -434,6 +434,8 @@ def test_what_should_travel_and_is_not_there_is_78_and_unreadable_77(
             75,
         ),
         (OSError("Connection refused"), None),
+        # A run with a keytab needs no ticket here.
+        (RuntimeError('GSSAPIError("No credentials were supplied, or the'), None),
         (TimeoutError(), 75),
         (None, None),
     ],
