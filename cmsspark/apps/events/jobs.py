@@ -59,8 +59,11 @@ class BarrierTrainer:
         from cmsspark.apps.training.spark_backend import SparkBackend
 
         require_jax()
-        arguments = (str(sample), "--model", kind, "--seed", str(seed), *self.arguments)
-        digest = hashlib.sha256(json.dumps([self.workers, *arguments]).encode()).hexdigest()[:10]
+        options = ("--model", kind, "--seed", str(seed), *self.arguments)
+        arguments = (str(sample), *options)
+        # A sample that was copied here lies elsewhere each time.
+        about = json.dumps([self.workers, sample.name, *options])
+        digest = hashlib.sha256(about.encode()).hexdigest()[:10]
         script = Path(str(resource(_SCRIPT)))
         run = TrainingRun(
             f"events-{kind}-{digest}",

@@ -100,14 +100,17 @@ def on_this_host(files: Files, folder: str, parts: Sequence[str]) -> Iterator[Pa
         yield Path(local_path(folder))
         return
     with tempfile.TemporaryDirectory(prefix="cmsspark-sample-") as aside:
+        # By its name a training that was killed finds its checkpoints.
+        local = Path(aside, folder.rstrip("/").rpartition("/")[2])
+        local.mkdir()
         for name in (SCALERS_FILE, SCHEMA_FILE):
             if files.stat(join(folder, name)) is not None:
-                files.fetch(join(folder, name), Path(aside, name))
+                files.fetch(join(folder, name), local / name)
         for part in parts:
-            Path(aside, part).mkdir()
+            (local / part).mkdir()
             for entry in list_parts(files, join(folder, part)):
-                files.fetch(entry.path, Path(aside, part, entry.name))
-        yield Path(aside)
+                files.fetch(entry.path, local / part / entry.name)
+        yield local
 
 
 def put_folder(files: Files, source: Path, target: str) -> None:
@@ -365,7 +368,7 @@ def train_model(
     parameters that it does not have.
     """
     if kind in NETWORKS:
-        _train_network(spark, sample, kind, folder, options)
+        _train_network(spark, store, sample, kind, folder, options)
         return
     parameters = parse_parameters(kind, options.parameters)
     with on_this_host(store, sample.folder, (TRAIN,)) as local:
@@ -377,21 +380,26 @@ def train_model(
 
 
 def _train_network(
-    spark: SparkSession, sample: StoredSample, kind: str, folder: Path, options: TrainOptions
+    spark: SparkSession,
+    store: Files,
+    sample: StoredSample,
+    kind: str,
+    folder: Path,
+    options: TrainOptions,
 ) -> None:
     """Train a network, and write it into ``folder``. Raises UsageError (2) for a sample
-    that workers cannot open.
+    that workers on other hosts cannot open.
     """
     if options.networks is None:
         raise UsageError(
             f"a {kind} network is trained by workers",
             next_step=f"run_spark events_train --model {kind}",
         )
-    if not is_local(sample.folder):
+    if not is_local(sample.folder) and not spark.sparkContext.master.startswith("local"):
         raise UsageError(
             "networks learn from a sample on a file system that all hosts mount",
             where=sample.folder,
-            next_step="copy the sample there, and train with cmsspark lab train run",
+            next_step="train on this host (--master local[*]), or copy the sample there and use cmsspark lab train run",
         )
     if kind != "hlf" and not sample.low_level:
         raise DataError(
@@ -400,7 +408,8 @@ def _train_network(
             found="a sample without it",
             next_step="run_spark events_prepare --low-level, then events_sample",
         )
-    options.networks(spark, Path(local_path(sample.folder)), kind, options.seed, folder)
+    with on_this_host(store, sample.folder, (TRAIN,)) as local:
+        options.networks(spark, local, kind, options.seed, folder)
 
 
 def _table(trained: Sequence[TrainedModel], sample: StoredSample, request: EventRequest) -> Any:

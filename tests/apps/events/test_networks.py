@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ from cmsspark.apps.events.network_training import (
     train,
 )
 from cmsspark.apps.events.root_files import read_events
+from cmsspark.apps.events.train import StoredSample, TrainOptions, train_model
 from cmsspark.base.errors import DataError, InputMissing, UsageError
+from cmsspark.filesystems.storage import Entry, LocalFiles
 from tests.apps.events.events import FEATURES
 from tests.apps.events.samples import events, write_sample
 
@@ -606,3 +609,46 @@ def test_old_checkpoints_go_and_half_written_ones_are_none(tmp_path: Path) -> No
         "round-000005.npz",
     ]
     assert checkpoints.latest(Progress(weights, (np.zeros(1),), weights)).round == 5
+
+
+class Elsewhere(LocalFiles):
+    """A folder of this host as a store on HDFS."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+
+    def stat(self, path: str) -> Entry | None:
+        return super().stat(self._local(path))
+
+    def list_dir(self, path: str) -> list[Entry]:
+        return super().list_dir(self._local(path))
+
+    def fetch(self, path: str, target: Path) -> None:
+        super().fetch(self._local(path), target)
+
+    def _local(self, path: str) -> str:
+        return path.replace("hdfs://nn/store", str(self.base))
+
+
+def test_of_a_sample_on_hdfs_a_network_learns_where_its_workers_are_on_this_host(
+    small: Path, tmp_path: Path
+) -> None:
+    stored = StoredSample(f"hdfs://nn/store/{small.name}", "r1", False, 0, {"train": 1, "test": 1})
+    learned: list[tuple[str, list[str], list[str]]] = []
+
+    def learn(spark: Any, sample: Path, *_: Any) -> None:
+        parts = sorted(path.name for path in (sample / "train").iterdir())
+        learned.append((sample.name, parts, sorted(path.name for path in sample.iterdir())))
+
+    options = TrainOptions(("hlf",), networks=learn)
+
+    def train_on(master: str) -> None:
+        spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+        train_model(spark, Elsewhere(small.parent), stored, "hlf", tmp_path, options)
+
+    train_on("local[2]")
+    ((name, parts, entries),) = learned
+    assert name == small.name and parts == sorted(p.name for p in (small / "train").iterdir())
+    assert "scalers.json" in entries
+    with pytest.raises(UsageError, match="all hosts mount"):
+        train_on("yarn")
