@@ -213,10 +213,12 @@ def _not_done(text: str) -> errors.CmssparkError | None:
             next_step="check whether memory ran out; run it again with fewer cores or more memory "
             "(spark.executor.memoryOverhead is what Python has on YARN)",
         )
-    if _ENDED.search(text):
+    if (ended := _ENDED.search(text)) is not None:
+        # Not the first line, which may be Py4J's.
+        line = text[text.rfind("\n", 0, ended.start()) + 1 :].partition("\n")[0]
         return errors.NotReady(
             "Spark's application ended before the job did",
-            found=text.strip().splitlines()[0][:300],
+            found=line.strip(": ")[:300],
             next_step="its logs have the reason, such as a lost node or too many executors that failed; run it again",
         )
     return None

@@ -134,6 +134,13 @@ def test_an_application_that_ends_under_its_job_may_be_tried_again(text: str) ->
     assert isinstance(unwrap_cause(RuntimeError(text)), errors.NotReady)
 
 
+def test_of_an_application_that_ended_sparks_words_are_shown_and_not_py4js() -> None:
+    reason = "org.apache.spark.SparkException: Job 0 cancelled because SparkContext was shut down"
+    text = f"An error occurred while calling o950.collectToPython.\n: {reason}\n\tat a.b(C.java:1)"
+    error = unwrap_cause(RuntimeError(text))
+    assert isinstance(error, errors.NotReady) and error.found == reason
+
+
 def test_a_refused_connection_of_a_task_is_none_of_these() -> None:
     error = RuntimeError(
         "Job aborted: java.net.ConnectException: Call to nn:8020 failed: Connection refused"
