@@ -29,15 +29,12 @@ RECENT_DAYS: Final = 14
 _LEAST_ACCESSES: Final = 10.0
 #: What pairs are judged by → values at which the odds of being read again take a step, and
 #: that step in their logarithm before a store has shown its own; all pairs take the first
-#: one. Days with a read among the recent ones, days since the last read, weeks with a read
-#: of the six before, the share of the dataset that was read, and the part of that in the
-#: last seven days.
+#: one. Days with a read among the recent ones, days since the last read, and weeks with a
+#: read of the six before.
 _STEPS: Final[dict[str, dict[float, float]]] = {
     "active": {1: 0.4, 2: 0.7, 3: 0, 4: 1.1, 6: 0, 8: 1.3, 11: 0},
     "idle": {2: 0, 3: 0, 4: -0.6, 6: 0, 9: -1.9},
     "earlier": {1: 0, 2: 0, 4: 0, 6: 0},
-    "share": {0.02: 0, 0.1: 0, 0.3: 0, 0.6: 0, 0.9: 0, 1.2: 0, 2: 0},
-    "newer": {0.2: 0, 0.5: 0, 0.8: 0},
 }
 _EARLIER_DAYS: Final = 42
 #: How much a week is read of what the week before it was, until a store has shown more; the
@@ -92,9 +89,7 @@ def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime)
     for anchor in (reads.first, *mondays):
         is_later = pl.col("day").is_between(anchor, anchor + timedelta(days=days), closed="left")
         later = rows.filter(is_later).group_by(PAIR).agg(after=pl.col("worth").sum())
-        pairs = _recent_pairs(rows, replicas, anchor).join(
-            later, PAIR, "left", maintain_order="left"
-        )
+        pairs = _recent_pairs(rows, anchor).join(later, PAIR, "left", maintain_order="left")
         past.append(pairs.with_columns(pl.col("after").fill_null(0.0)))
     growth = pl.col("after") * (RECENT_DAYS / days) / pl.max_horizontal("recent", 1e-12)
     kinds = (
@@ -111,7 +106,7 @@ def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime)
     decay = np.zeros(len(priors))
     decay[0] = np.log(sum(_DECAY**week for week in range(1, lifetime + 1)) / lifetime)
     rates = _fit(kinds, "growth", _exponential, decay)
-    pairs = _recent_pairs(rows, replicas, end)
+    pairs = _recent_pairs(rows, end)
     steps = _steps(pairs)
     demand = (
         pairs.with_columns(again=_share(steps @ again)[0], rate=_exponential(steps @ rates)[0])
@@ -184,30 +179,24 @@ def _with_worth(reads: Reads) -> pl.DataFrame:
     return reads.rows.with_columns(worth=worth)
 
 
-def _recent_pairs(rows: pl.DataFrame, replicas: Replicas, end: date) -> pl.DataFrame:
+def _recent_pairs(rows: pl.DataFrame, end: date) -> pl.DataFrame:
     """Return the pairs with enough reads in the recent days before ``end``: how many
     steps of each of :data:`_STEPS` they take, accesses, and ``recent``, their sum of worth.
     """
     ago = (pl.lit(end) - pl.col("day")).dt.total_days()
     lately = rows.with_columns(ago=ago).filter(ago.is_between(1, RECENT_DAYS + _EARLIER_DAYS))
     is_recent = pl.col("ago") <= RECENT_DAYS
-    worth, week = pl.col("worth"), (pl.col("ago") - RECENT_DAYS - 1) // 7
+    week = (pl.col("ago") - RECENT_DAYS - 1) // 7
     return (
         lately.group_by(PAIR)
         .agg(
             pl.col("accesses").filter(is_recent).sum(),
-            recent=worth.filter(is_recent).sum(),
+            recent=pl.col("worth").filter(is_recent).sum(),
             active=is_recent.sum(),
             idle=pl.col("ago").min(),
             earlier=week.filter(~is_recent).n_unique(),
-            newer=worth.filter(pl.col("ago") <= 7).sum(),
         )
         .filter(pl.col("accesses") >= _LEAST_ACCESSES)
-        .join(replicas.datasets.select("dataset", "size"), "dataset", "left")
-        .with_columns(
-            share=pl.col("recent") / pl.max_horizontal("size", 1.0),
-            newer=pl.col("newer") / pl.max_horizontal("recent", 1e-12),
-        )
         .with_columns(
             pl.sum_horizontal(pl.col(name) >= edge for edge in edges).alias(name)
             for name, edges in _STEPS.items()
@@ -586,11 +575,11 @@ def _plans(
     """Yield each rule with its plan. What makes room for a copy is the same in all."""
     demand = expected(past, replicas, limits.lifetime)
     yield "recommend", make_plan(replicas, demand, space, limits)
-    recent = _recent_pairs(_with_worth(past), replicas, past.end)
     tiers = [DERIVED["data_tier"].derive(name) or "" for name in replicas.datasets["dataset"]]
     datasets = replicas.datasets.select("dataset", "size", tier=pl.Series(tiers, dtype=pl.String))
+    recent = _recent_pairs(_with_worth(past), past.end).join(datasets, "dataset")
     every = datasets.join(space.select("site"), how="cross").sort(PAIR)
-    volume = recent.join(datasets, "dataset").group_by("tier", "site").agg(pl.col("recent").sum())
+    volume = recent.group_by("tier", "site").agg(pl.col("recent").sum())
     of_tier = volume.join(datasets.group_by("tier").agg(pl.col("size").sum()), "tier")
     density = of_tier.select("tier", "site", density=pl.col("recent") / pl.col("size"))
     orders = {
