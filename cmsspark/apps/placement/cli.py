@@ -53,7 +53,7 @@ _OPTIONS: Final = (
     option(
         "--min-benefit",
         type=FiniteRange(0),
-        default=1.0,
+        default=1.25,
         help="Bytes that a copy serves in its lifetime, for each byte copied, at least.",
     ),
     option(

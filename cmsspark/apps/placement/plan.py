@@ -63,7 +63,7 @@ class Limits:
 
     min_copies: int = 1
     free_share: float = 0.0
-    min_benefit: float = 1.0
+    min_benefit: float = 1.25
     lifetime: int = 4
 
 

@@ -155,7 +155,7 @@ def broken_rules(world: dict[str, list[dict[str, Any]]], plan: dict[str, Any]) -
         faults += [f"{pair} goes, too"] * (pair in gone)
         faults += [f"{pair} has 0 bytes"] * (row["bytes"] <= 0)
         faults += [f"{pair} has other bytes"] * (row["bytes"] != sizes[name] - lying.get(pair, 0))
-        faults += [f"{pair} is not worth it"] * (row["benefit"] < row["bytes"])
+        faults += [f"{pair} is not worth it"] * (row["benefit"] < 1.25 * row["bytes"])
         is_young = name in youngest and DAY - youngest[name] < timedelta(days=14)
         has_demand = (
             is_young and name not in ever if row["why"] == "siblings" else lately[pair] >= 10
