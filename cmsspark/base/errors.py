@@ -12,7 +12,7 @@ import re
 import resource
 from enum import IntEnum
 from functools import partial
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from cmsspark.base.memory import is_shortage
 from cmsspark.base.text.readable import readable
@@ -130,6 +130,15 @@ class CmssparkError(Exception):
         # A file name may contain any bytes. Escape those that control a terminal or
         # that UTF-8 cannot encode.
         return readable("\n".join(lines))
+
+    def with_parts(self, **parts: Any) -> Self:
+        """Return this error with another ``where``, ``found`` or ``next_step``."""
+        own: dict[str, Any] = {
+            "where": self.where,
+            "found": self.found,
+            "next_step": self.next_step,
+        }
+        return type(self)(self.problem, **own | parts)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's Python workers to the driver by pickle.

@@ -304,7 +304,7 @@ def read_credentials_file(
         message = str(error)
         key = re.search(r"unknown field `([^`]*)`|`\$\.(\w+)", message)
         named = (key[1] or key[2]) if key else None
-        problem = "a key is unknown, or its value is no text"
+        problem = "the keys or types of the credentials file are not the expected ones"
         raise source.error(problem, message, named) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         at = re.search(r"\(byte (\d+)\)", str(error))

@@ -222,7 +222,8 @@ class Publisher:
             max(self._jitter(0.0, longest), error.retry_after), self._policy.patience - waited
         )
         self._halves.append(batch.number)
-        self._log(f"{error.reason}; trying again in {pause:.1f} s")
+        remaining = self._policy.patience - waited
+        self._log(f"{error.reason}; trying again in {pause:.1f} s, for {remaining:.0f} s at most")
         self._clock.sleep(pause)
 
     def _reject(self, batch: Batch, documents: list[bytes], error: RejectedError) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from cmsspark.base.errors import SettingsError
+from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.base.periods import Period
 from cmsspark.base.schemas import Column, Table, described_table
 from cmsspark.cli.options import (
@@ -62,7 +62,8 @@ _COLUMN: Final = re.compile(
     r"(?P<not_null> not null)?(?P<private> private)?(?:: *(?P<about>.*))?"
 )
 _COLUMN_RULE: Final = (
-    "TYPE [UNIT] not null private: MEANING, of which all but TYPE may be left out"
+    "TYPE [UNIT] not null private: MEANING, of which TYPE is enough: string, long, int, "
+    "double, date or boolean"
 )
 _PERIOD_COLUMNS: Final = (
     Column("period", "string", nullable=False, about="the period: 2026-W46, 2026-11, …"),
@@ -397,7 +398,15 @@ def day_request(
     if declared.accesses is not None:
         chosen = tuple(declared.accesses.streams)
         for stream in chosen:
-            find_stream(stream)
+            try:
+                find_stream(stream)
+            except UsageError as error:
+                raise SettingsError(
+                    error.problem,
+                    where=declared.where,
+                    found=f"streams: {error.found}",
+                    next_step="correct streams= of cms.Accesses, then run it again",
+                ) from None
         streams = epochs.streams_of_day(options["day"], chosen) or chosen
     own_options = {name: options[name] for name in declared.options if name in options}
     reading_values = {

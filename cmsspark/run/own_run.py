@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
@@ -284,16 +285,26 @@ class OwnRun:
         returned = self._call(frames)
         table = self.declared.table
         if hasattr(returned, "sparkSession"):
-            rows = checked_in_spark(returned, table, self.interval)
+            with self._naming_the_job():
+                rows = checked_in_spark(returned, table, self.interval)
             fmt = self.request.fmt if self.request is not None else "parquet"
             return staged.write(rows, table.name, fmt)
-        checked = checked_rows(returned, table, self.interval)
+        with self._naming_the_job():
+            checked = checked_rows(returned, table, self.interval)
         if self.request is not None and self.request.fmt != "parquet":
             from cmsspark.dumps.spark_transport import send_table
 
             assert self.spark is not None
             return staged.write(send_table(self.spark, checked, table), table.name, "csv")
         return staged.write_arrow(checked, table.name)
+
+    @contextmanager
+    def _naming_the_job(self) -> Iterator[None]:
+        """Errors of the rows that the function returned say in which file it is."""
+        try:
+            yield
+        except DataError as error:
+            raise error.with_parts(where=self.declared.where) from None
 
     def _entries(self) -> dict[str, Any]:
         """Return entries of the manifest that each run of a user's job has."""

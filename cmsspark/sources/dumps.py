@@ -15,6 +15,7 @@ from cmsspark.sources.layout import (
     REPLICAS_ROLE,
     InputFile,
     Layout,
+    absence,
     data_files,
     digest,
     hold_data,
@@ -163,9 +164,7 @@ def choose_replica_dump(
             return choose_phedex_dump(files, layout, day)
     except InputMissing as error:
         observed = f"{error.found}; {layout.epochs.why(REPLICAS_ROLE, day)}"
-        raise InputMissing(
-            error.problem, where=error.where, found=observed, next_step=error.next_step
-        ) from None
+        raise error.with_parts(found=observed) from None
     raise InputMissing(
         f"no replicas for {day}",
         found=layout.epochs.why(REPLICAS_ROLE, day),
@@ -234,7 +233,7 @@ def _choose(
         raise InputMissing(
             f"no {kind} dump for {day}",
             where=" or ".join(shown(folder) for folder in searched),
-            found="no dump at all",
+            found=absence(files, searched[0], "no dump at all"),
             next_step="check --root, or the folders in the settings under sources",
         )
     skipped: list[str] = []

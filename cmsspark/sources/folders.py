@@ -28,6 +28,7 @@ from cmsspark.sources.layout import (
     InputFile,
     InputLocation,
     Layout,
+    absence,
     data_files,
     days_near,
     digest,
@@ -213,7 +214,7 @@ def _no_day(
         where=" or ".join(searched),
         found=f"days there: {_by_location(locations, available)}"
         if any(available)
-        else "no day at all",
+        else absence(files, locations[0].folder, "no day at all"),
         next_step=next_step,
     )
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import islice
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -530,6 +531,18 @@ def _levels(where: str, days: str | None) -> tuple[Level, ...]:
             next_step=f"such as {' or '.join(_DAYS)}",
         )
     return tuple(Level(match["prefix"], _WIDTHS[match["token"]]) for match in matches if match)
+
+
+def absence(files: Files, folder: str, problem: str) -> str:
+    """Return the problem, with the first part of a local path that does not exist: a
+    wrong root is then named as such.
+    """
+    if is_local(folder):
+        path = PurePosixPath(local_path(folder))
+        for part in (*reversed(path.parents), path):
+            if files.stat(str(part)) is None:
+                return f"{problem}: there is no {part}"
+    return problem
 
 
 def days_near(files: Files, location: InputLocation, day: date, count: int = 3) -> list[str]:

@@ -304,6 +304,7 @@ def test_a_wrong_value_is_named_by_column_row_and_value(
         cms.run(write("wrong_value", body))
     text = str(caught.value)
     assert f"column {column}" in text and f"row {row}" in text and value in text
+    assert "wrong_value.py, line " in text
     assert not is_stored(cms, "wrong_value")
 
 
@@ -329,7 +330,19 @@ def test_rows_that_are_not_as_declared_are_refused(
     with pytest.raises(DataError, match=r"job refused_rows|job returned") as caught:
         cms.run(write("refused_rows", body))
     assert text in str(caught.value)
+    assert "refused_rows.py, line " in str(caught.value)
     assert not is_stored(cms, "refused_rows")
+
+
+def test_an_unknown_stream_is_named_with_the_file(cms: SmallCms, tmp_path: Path) -> None:
+    file = tmp_path / "of_no_stream.py"
+    file.write_text(
+        f'{HEAD}@cms.job(columns={{"stream": "string"}}, keys=["stream"],\n'
+        '    reads={"rows": cms.Accesses(["stream"], ["accesses"], streams=["aab"])})\n'
+        'def of_no_stream(rows):\n    "Streams."\n    return rows\n'
+    )
+    with pytest.raises(SettingsError, match=r"stream 'aab'\n.*of_no_stream.py, line "):
+        cms.run(file)
 
 
 def test_the_keys_of_sums_by_pandas_are_columns(cms: SmallCms, write: Write) -> None:

@@ -255,12 +255,15 @@ def test_a_missing_day_names_the_folders_searched_and_the_days_that_are_there(
     assert str(error.found) == f"days there: {expected}"
 
 
-def test_of_a_root_without_any_day_no_location_is_listed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("root", "missing"), [("", "project"), ("wrong/root", "wrong")])
+def test_of_a_root_without_any_day_the_first_missing_folder_is_named(
+    tmp_path: Path, root: str, missing: str
+) -> None:
     with pytest.raises(InputMissing) as raised:
-        resolve_day(FILES, layout(tmp_path), "aaa", DAY)
+        resolve_day(FILES, layout(tmp_path / root), "aaa", DAY)
     assert (raised.value.problem, raised.value.found) == (
         "no aaa log for 2026-01-15",
-        "no day at all",
+        f"no day at all: there is no {tmp_path / missing}",
     )
 
 

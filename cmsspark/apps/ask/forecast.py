@@ -133,9 +133,7 @@ def newest_forecast(files: Files, fout: str, day: date | None) -> StoredForecast
         last, _ = newest(files, fout, "partials", day)
         first = stored_days(files, fout, job_of_table("partials").name)[0]
         following = max(last + timedelta(days=1), first + timedelta(days=FIRST_DAY))
-        raise InputMissing(
-            error.problem,
-            where=error.where,
+        raise error.with_parts(
             found=f"days from {first} to {last}: {Label().rule(first)}",
             next_step=f"run_spark {_JOB} --date {following} --fout {fout}",
         ) from None

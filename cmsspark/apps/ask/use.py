@@ -437,16 +437,20 @@ def matching_names(value: str, names: Iterable[str | None], column: str, where: 
     if matching := [name for name in every if matches(name, [value])]:
         return matching
     near = nearest(value, sorted(every))
-    listed = ", ".join(near or sorted(every)[:10])
-    more = f" and {len(every) - 10:,} more" if not near and len(every) > 10 else ""
+    listed = ", ".join(near or sorted(every)) or "none"
+    # Names that do not resemble the one that was typed are no help if there are many.
+    is_short = bool(near) or len(every) <= 10
+    hint = "" if is_pattern(value) else _PATTERN_HINTS.get(column, "")
     raise InputMissing(
         f"no {column.removesuffix('_name').replace('_', ' ')} matches {value!r}"
         if is_pattern(value)
         else f"there is no {column.removesuffix('_name').replace('_', ' ')} {value!r}",
         where=where,
-        found=f"nearest names: {listed}" if near else listed + more or "none",
+        found=f"nearest names: {listed}"
+        if near
+        else (listed if is_short else f"{len(every):,} names, none of which is similar"),
         # A pattern was just typed: no advice to type one.
-        next_step=f"name one of these{'' if is_pattern(value) else _PATTERN_HINTS.get(column, '')}",
+        next_step=f"name one of these{hint}" if is_short else f"check the name{hint}",
     )
 
 

@@ -259,9 +259,7 @@ def _with_quotes(error: SettingsError, lines: Sequence[str]) -> SettingsError:
     is_list = "is not a text" in error.problem and re.search(r":\s+\[", line_without_texts)
     if not is_list and not _MEANS_YAML.search(line_without_texts):
         return error
-    return SettingsError(
-        error.problem,
-        where=error.where,
+    return error.with_parts(
         found=error.found or line.strip(),
         next_step="quote it: an expression with , [ ] & * ! or : stands in quotes, as 'nth(jet.pt, 0)'",
     )

@@ -237,9 +237,7 @@ def _report(
         )
         if skipped is None:
             raise
-        raise InputMissing(
-            error.problem,
-            where=error.where,
+        raise error.with_parts(
             found=f"the day was skipped by {skipped.user}: {skipped.reason}",
             next_step="cmsspark daily skip … --undo lets cmsspark daily run it",
         ) from None
