@@ -303,6 +303,18 @@ _REFUSALS: Final = (
         where="{path}",
     ),
     _rule(
+        r"Total size of serialized results of [^\n]*? spark\.driver\.maxResultSize[^\n]*",
+        SettingsError,
+        "the driver may not take as much as the tasks have for it",
+        "raise spark.driver.maxResultSize, with spark.driver.memory",
+    ),
+    _rule(
+        r"TaskResultLost[^\n]*",
+        NotReady,
+        "what a task had for the driver was lost",
+        "run it again; if it comes again, raise spark.driver.maxResultSize",
+    ),
+    _rule(
         r"Failed to create local dir in (?P<path>\S+?)\. Ignoring[^\n]*\n[^\n]*Failed to create any local dir",
         SettingsError,
         "Spark cannot make a folder for what it keeps on disk",

@@ -81,6 +81,14 @@ TEXTS = {
         "is that of another server",
         "8032",
     ),
+    "SparkException: Job aborted due to stage failure: Total size of serialized results of 9 tasks (1030.8 MiB) is "
+    "bigger than spark.driver.maxResultSize (1024.0 MiB)": (78, "may not take", "maxResultSize"),
+    "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage "
+    "0.0 (TID 3) (localhost executor 1): TaskResultLost (result lost from block manager)": (
+        75,
+        "was lost",
+        "maxResultSize",
+    ),
     "12:00:00 ERROR DiskBlockManager: Failed to create local dir in /proc/nope. Ignoring this directory.\n"
     "12:00:00 ERROR DiskBlockManager: Failed to create any local dir.\n": (
         78,
