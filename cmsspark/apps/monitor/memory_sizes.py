@@ -24,6 +24,7 @@ LEAST_OVERHEAD: Final = 384 * MIB
 RESERVED: Final = 300 * MIB
 FRACTION: Final = 0.6
 OVERHEAD_FACTOR: Final = 0.1
+PARTITIONS_OPTION: Final = "spark.sql.shuffle.partitions"
 PARTITIONS: Final = 200
 #: Below this much time of tasks a share of garbage collection is noise.
 GC_LEAST_MS: Final = 20_000
@@ -91,7 +92,7 @@ def overhead(options: Mapping[str, str], role: str) -> int:
 
 def shuffle_partitions(options: Mapping[str, str]) -> int:
     """Return ``spark.sql.shuffle.partitions``."""
-    return count(options.get("spark.sql.shuffle.partitions"), PARTITIONS)
+    return count(options.get(PARTITIONS_OPTION), PARTITIONS)
 
 
 def is_adaptive(options: Mapping[str, str]) -> bool:

@@ -361,6 +361,21 @@ def test_a_task_with_more_than_its_share_is_one_cause_with_one_advice() -> None:
     assert all(entry.subject != "skew" for entry in advise([twice])), "twice another is no skew"
     joined = of("skew", spilling_at(spilled_stage(largest=GIB, is_join=True)))
     assert joined.conf is None, "adaptive execution divides such partitions by itself"
+    # Of few partitions none is above five medians, as adaptive execution wants it.
+    stage = spilled_stage(tasks=2, is_join=True)
+    stage.totals.shuffle_read_bytes = 212 * MIB
+    stage.shuffle_read_bytes = Spread(38 * MIB, 38 * MIB, 174 * MIB)
+    stage.task_ms = Spread(10_000, 10_000, 60_000)
+    stage.totals.task_ms = 70_000
+    confs = [
+        entry.conf
+        for entry in advise([spilling_at(stage, spark_sql_shuffle_partitions="2")])
+        if entry.aim
+    ]
+    assert confs == [
+        "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes=87m",
+        "spark.sql.shuffle.partitions=8",
+    ]
 
 
 def test_with_off_heap_memory_on_its_size_is_advised_and_not_the_heap() -> None:

@@ -174,9 +174,10 @@ def _advise(runs: Sequence[RunMetrics]) -> list[Advice]:
         _off_heap(worst, latest, cure),
         _cores(worst, latest, heap),
     ]
-    if skew and cure is None:
-        text = f"{partitions}; keep them: {_SKEWED}"
-        return [*advice, Advice("partitions", text)]
+    if any(entry.subject == "partitions" for entry in skew):
+        parts = [entry for entry in parts if entry.subject != "partitions"]
+    elif skew and cure is None:
+        parts = [Advice("partitions", f"{partitions}; keep them: {_SKEWED}")]
     return [*advice, *parts]
 
 
@@ -237,14 +238,23 @@ def _skew(run: RunMetrics) -> Iterator[Advice]:
         skew = find_skew(run, stage)
         if skew is None or stage.totals.disk_spilled_bytes < SPILL_BYTES:
             continue
-        text, conf = f"stage {stage.stage}: {skew.title}", None
+        text = f"stage {stage.stage}: {skew.title}"
         if skew.is_input:
-            text += ": write its input in smaller pieces"
-        else:
-            cure = skew_join_cure(run, skew) if stage.is_join else ""
-            conf = option[0] if (option := cure.split(" ")) and "=" in option[0] else None
-            text += ": spread its key first; memory and partitions change nothing for it"
-        yield Advice("skew", text, conf, aim="spilled" if conf else "")
+            yield Advice("skew", f"{text}: write its input in smaller pieces")
+            return
+        options, _ = skew_join_cure(run, stage, skew)
+        text += ": spread its key first; memory changes nothing for it"
+        yield Advice("skew", text)
+        for option, value in options.items():
+            yield Advice(
+                "partitions" if option == sizes.PARTITIONS_OPTION else "skew join",
+                f"{value}: adaptive execution divides a partition that is above its limit, and above 5 medians",
+                f"{option}={value}",
+                "",
+                "limit: half of the partition; partitions: 10 × the others / the largest",
+                "medium",
+                "spilled",
+            )
         return
 
 
@@ -641,7 +651,7 @@ def _partitions(
         formula = "shuffle bytes / min(128 MB, memory of a task / 4), in rounds of the cores"
     if goal > now or (goal < now and is_tiny):
         reason = reason if goal > now else "their tasks do almost nothing, and nothing joins them"
-        basis = basis.saying(f"{now} → {goal}: {reason}", f"spark.sql.shuffle.partitions={goal}")
+        basis = basis.saying(f"{now} → {goal}: {reason}", f"{sizes.PARTITIONS_OPTION}={goal}")
         aim = "tiny" if goal < now else "spilled" if cure is not None else ""
         basis = structs.replace(basis, aim=aim)
     yield basis

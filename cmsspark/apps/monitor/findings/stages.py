@@ -38,6 +38,7 @@ SKEW_TIME_OF_INPUT: Final = 1.5
 #: ``spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes`` of Spark.
 ADVISORY_BYTES: Final = 64 << 20
 SKEW_JOIN_BYTES: Final = 256 << 20
+_SKEW_JOIN: Final = "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes"
 #: Rows that compress well are few bytes: so many rows, and so many times the median,
 #: with the time to show for it.
 SKEW_ROWS: Final = 500_000
@@ -257,19 +258,44 @@ def _skew(metrics: RunMetrics, stage: StageEntry) -> Finding | None:
         return None
     if skew.is_input:
         return named("skewed_stage.input", skew.title, stage_name(stage))
-    join = f"; {skew_join_cure(metrics, skew)}" if stage.is_join else ""
+    _, join = skew_join_cure(metrics, stage, skew)
     return named("skewed_stage", skew.title, stage_name(stage), join=join)
 
 
-def skew_join_cure(metrics: RunMetrics, skew: Skew) -> str:
-    """Return what makes adaptive execution divide the partition of a join."""
-    option = "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes"
-    limit = sizes.size(metrics.options.get(option)) or SKEW_JOIN_BYTES
+def skew_join_cure(
+    metrics: RunMetrics, stage: StageEntry, skew: Skew
+) -> tuple[dict[str, str], str]:
+    """Return the options that make adaptive execution divide the partition of a join, and
+    what to say; no options where none would.
+
+    It divides a partition that is larger than a limit and than so many medians: among few
+    partitions none is.
+    """
+    option, parts = _SKEW_JOIN, sizes.shuffle_partitions(metrics.options)
+    if not stage.is_join:
+        return {}, ""
     if not sizes.is_adaptive(metrics.options):
-        return "spark.sql.adaptive.enabled=true divides the partitions of joins"
+        return {}, "; spark.sql.adaptive.enabled=true divides the partitions of joins"
+    limit = sizes.size(metrics.options.get(option)) or SKEW_JOIN_BYTES
+    options = {}
     if 0 < skew.size < limit:
-        return f"{option}={sizes.as_option(skew.size // 2, 1 << 20)} divides it (now above {volume(limit)} only)"
-    return "adaptive execution divides only the side of a join that is not outer, without a shuffle after it"
+        options[option] = sizes.as_option(skew.size // 2, 1 << 20)
+    others = stage.totals.shuffle_read_bytes - skew.size
+    # Twice as many as would do if all others were alike.
+    least = 1 + -(-2 * SKEW_FACTOR * others // skew.size) if skew.size else 0
+    if parts < least:
+        cores = max(1, sizes.parallel_tasks(metrics))
+        options[sizes.PARTITIONS_OPTION] = str(-(-least // cores) * cores)
+    if options:
+        texts = " and ".join(f"{name}={value}" for name, value in options.items())
+        return (
+            options,
+            f"; {texts} divide it (now above {volume(limit)} and {SKEW_FACTOR} medians of {parts} partitions)",
+        )
+    return (
+        {},
+        "; adaptive execution divides only the side of a join that is not outer, without a shuffle after it",
+    )
 
 
 def _finished(stage: StageEntry) -> int:
