@@ -120,12 +120,8 @@ def _too_small_before(runs: Sequence[RunMetrics]) -> dict[str, str]:
             before = sizes.size(run.options.get(option))
             if now is None or before is None or not (goal or 0) <= before < now:
                 continue
-            wanted = [
-                new
-                for name, new in (one.option for one in _advise(measured[number:]))
-                if name == option
-            ]
-            if any((new or 0) > before for new in wanted):
+            earlier = (advice.option for advice in _advise(measured[number:]))
+            if any(name == option and (size or 0) > before for name, size in earlier):
                 texts[entry.subject] = (
                     f"{measured[0].options[option]}; keep it: {run.options[option]} was too little for {run.run}"
                 )

@@ -280,9 +280,9 @@ def skew_join_cure(
     options = {}
     if 0 < skew.size < limit:
         options[option] = sizes.as_option(skew.size // 2, 1 << 20)
-    others = stage.totals.shuffle_read_bytes - skew.size
+    usual_bytes = stage.totals.shuffle_read_bytes - skew.size
     # Twice as many as would do if all others were alike.
-    least = 1 + -(-2 * SKEW_FACTOR * others // skew.size) if skew.size else 0
+    least = 1 + -(-2 * SKEW_FACTOR * usual_bytes // skew.size) if skew.size else 0
     if parts < least:
         cores = max(1, sizes.parallel_tasks(metrics))
         options[sizes.PARTITIONS_OPTION] = str(-(-least // cores) * cores)

@@ -349,9 +349,9 @@ class EventLogReader:
             return 0
         stages = [stage.entry for stage in self._stages.values()]
         running = sum(max(0, entry.task_count - entry.totals.tasks) for entry in stages)
-        said = sum(had - seen for seen, had in self.incomplete.values())
+        reported = sum(had - seen for seen, had in self.incomplete.values())
         ended = totals.tasks - totals.resubmitted_tasks
-        return max(0, self.task_numbers - ended - self._unended_tasks - running - said)
+        return max(0, self.task_numbers - ended - self._unended_tasks - running - reported)
 
     def metrics(self) -> RunMetrics:
         """Return what was read until now."""
