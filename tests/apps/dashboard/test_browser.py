@@ -212,6 +212,8 @@ def test_paper_has_all_columns_and_no_empty_first_page(chromium: Any, dashboard:
     assert (
         page.evaluate("document.querySelector('figure.chart').getBoundingClientRect().top") < 1_000
     )
+    # Letters of a chart are as large as the text.
+    assert page.locator("figure.chart div.narrow").first.is_visible()
     page.close()
 
 
