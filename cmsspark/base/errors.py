@@ -133,12 +133,12 @@ class CmssparkError(Exception):
 
     def with_parts(self, **parts: Any) -> Self:
         """Return this error with another ``where``, ``found`` or ``next_step``."""
-        own: dict[str, Any] = {
+        present: dict[str, Any] = {
             "where": self.where,
             "found": self.found,
             "next_step": self.next_step,
         }
-        return type(self)(self.problem, **own | parts)
+        return type(self)(self.problem, **present | parts)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's Python workers to the driver by pickle.

@@ -7,6 +7,7 @@ publisher need no JVM. All others use Hadoop's ``FileSystem`` in the driver's JV
 
 from __future__ import annotations
 
+import atexit
 import errno
 import hashlib
 import io
@@ -15,6 +16,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -403,3 +405,35 @@ def _not_written(path: str, error: OSError) -> OutputError:
     return OutputError(
         "a file cannot be written", where=path, found=error.strerror, next_step=next_step
     )
+
+
+# The end of a process: a thread of Arrow may still give back the bytes of a Python stream
+# after the rows that were read from it have been used. If Python has begun to end by then,
+# the whole process ends with "terminate called without an active exception" (134).
+
+
+def _wait_for_threads() -> None:
+    """Let other threads have the interpreter until none is busy, half a second at most."""
+    if "pyarrow" not in sys.modules:
+        return
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        time.sleep(0.001)
+        if not _is_any_thread_busy():
+            return
+
+
+def _is_any_thread_busy() -> bool:
+    """Return whether another thread than the main one has or waits for a core or a disk."""
+    try:
+        numbers = [name for name in os.listdir("/proc/self/task") if name != str(os.getpid())]
+    except OSError:
+        return False  # no Linux
+    for number in numbers:
+        with suppress(OSError), open(f"/proc/self/task/{number}/stat", "rb") as stream:
+            if stream.read().rpartition(b") ")[2][:1] in (b"R", b"D"):
+                return True
+    return False
+
+
+atexit.register(_wait_for_threads)
