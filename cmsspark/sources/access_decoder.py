@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
+from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Final
 
@@ -176,6 +177,9 @@ class AccessDecoder(JsonDecoder):
         batch.unnamed.update(self._group_numbers(unnamed))
 
     def _group_numbers(self, accesses: list[Any]) -> Iterator[int]:
+        if not self._texts:
+            # A stream with neither people nor places has one group.
+            return repeat(self._codes[()], len(accesses))
         texts = [map(get, accesses) for get in self._texts]
         meanings = [
             column if meaning is as_is else map(meaning, column)

@@ -24,7 +24,7 @@ from cmsspark.sources import registry
 from cmsspark.sources.access_decoder import AccessDecoder
 from cmsspark.sources.formats.json_lines import CheckedRecord, Metadata
 from cmsspark.sources.formats.strict_json import Fields
-from cmsspark.sources.record_schema import FormatVersions, load_schema
+from cmsspark.sources.record_schema import TYPES, FormatVersions, load_schema
 from cmsspark.sources.registry import Format, Stream
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 GROUP: Final = "cmsspark.decoders"
 #: Names the files of streams that travelled with a job, which lie in its folder.
 VARIABLE: Final = "CMSSPARK_STREAMS"
+#: What the columns of a stream without a decoder of its own feed.
+_ATTRIBUTES: Final = (
+    *("lfn", "read_bytes", "write_bytes", "read_type"),
+    *("site", "reader", "user", "app", "timestamp"),
+)
 _FLAT: Final = "cmsspark.sources.own_streams:FlatDecoder"
 _NESTED: Final = "cmsspark.sources.access_decoder:AccessDecoder"
 
@@ -103,6 +108,18 @@ def _parsed(path: Path) -> OwnStream:
     columns = {"table": f"{name} {form}", "about": described.title, "columns": described.columns}
     table = described_table(str(path), lambda _: msgspec.json.encode(columns).decode())
     fed = {column.feeds for column in table.columns}
+    for number, column in enumerate(table.columns):
+        for part, value, allowed in (
+            ("type", column.type, TYPES),
+            ("feeds", column.feeds, ("", *_ATTRIBUTES)),
+        ):
+            if value not in allowed and (part == "type" or described.decoder is None):
+                raise file.error(
+                    f"column {column.name} has an unknown {part}",
+                    *("columns", str(number), part),
+                    found=value,
+                    next_step=config_files.nearest(value, filter(None, allowed)),
+                )
     if "lfn" not in fed:
         raise file.error("no column feeds lfn, the name of the file that was read", "columns")
     is_nested = any(column.name.startswith("data.") for column in table.columns)

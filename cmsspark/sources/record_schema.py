@@ -49,6 +49,8 @@ _KINDS: Final[Mapping[str, tuple[Any, Any]]] = {
     "flag": (Flag, flag),
     "double": (Hours, hours),
 }
+#: The types that a column of a record may have.
+TYPES: Final = tuple(_KINDS)
 #: Attributes that are sizes: in a text column these are numbers as text.
 SIZES: Final = ("read_bytes", "write_bytes")
 

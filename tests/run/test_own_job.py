@@ -262,6 +262,37 @@ def test_a_stream_is_its_yaml_and_a_job_is_found_by_its_name(cms: SmallCms) -> N
     assert len(documents) == len(rows)
 
 
+def test_a_stream_may_have_neither_people_nor_places(cms: SmallCms, tmp_path: Path) -> None:
+    own_stream(cms)
+    path = cms.folder / "streams/webdav.yaml"
+    lines = path.read_text().splitlines()
+    remaining = [line for line in lines if not re.search("feeds: (site|user|app)", line)]
+    path.write_text("\n".join(remaining))
+    file = tmp_path / "of_tiers.py"
+    file.write_text(
+        f'{HEAD}@cms.job(columns={{"data_tier": "string", "accesses": "long"}},\n'
+        '    keys=["data_tier"], reads={"rows": cms.Accesses(["data_tier"], ["accesses"],\n'
+        '    streams=["webdav"])})\n'
+        'def of_tiers(rows):\n    "Accesses by tier."\n    return rows\n'
+    )
+    assert cms.run(file)["accesses"].sum() == cms.bins["cmssw"]["matched"]
+
+
+@pytest.mark.parametrize(
+    ("part", "value"), [("type: long", "type: lng"), ("feeds: read_bytes", "feeds: readbytes")]
+)
+def test_a_column_of_a_stream_that_cannot_be_read_is_named_with_its_line(
+    cms: SmallCms, part: str, value: str
+) -> None:
+    own_stream(cms)
+    path = cms.folder / "streams/webdav.yaml"
+    path.write_text(path.read_text().replace(part, value, 1))
+    word, wrong = value.split(": ")
+    with pytest.raises(SettingsError, match=f"unknown {word}\n.*webdav.yaml, line ") as caught:
+        cms.run("door_reads")
+    assert wrong in str(caught.value) and "did you mean" in str(caught.value)
+
+
 def test_documents_have_an_id_of_the_keys_and_validate(cms: SmallCms, write: Write) -> None:
     body = 'return pl.DataFrame({"a": ["x", "y"], "n": [1, -2]})'
     file = write("signed_job", body)
