@@ -450,7 +450,7 @@ def matching_names(value: str, names: Iterable[str | None], column: str, where: 
         if near
         else (listed if is_short else f"{len(every):,} names, none of which is similar"),
         # A pattern was just typed: no advice to type one.
-        next_step=f"name one of these{hint}" if is_short else f"check the name{hint}",
+        next_step=f"name one of these{hint}" if is_short else f"try another name{hint}",
     )
 
 
