@@ -13,7 +13,6 @@ import argparse
 import json
 import shutil
 import sys
-from dataclasses import replace
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +22,7 @@ import fastavro
 import numpy as np
 import polars as pl
 from fastavro.write import Writer
+from msgspec.structs import replace
 
 from bench.cluster import Bench
 from bench.daily import run_spark

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from bench.placement_worlds import WORLDS, World, real_series
 from cmsspark.apps.placement.inputs import PlacementInputs, make_reads

@@ -19,11 +19,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import msgspec
 import pytest
 
 from cmsspark.base.errors import CmssparkError, UsageError
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 _SPARK_WORDS: Final = frozenset({"spark", "shuffle", "csv"})
 
 
-@dataclass
-class SmallCms:
+class SmallCms(msgspec.Struct):
     """A day of logs and dumps, and a store of a test.
 
     ``bins``: how many records of each stream were made for each bin, such as
@@ -51,7 +50,7 @@ class SmallCms:
     day: ClassVar[date] = date(2026, 1, 15)
     root: Path
     folder: Path
-    bins: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    bins: Mapping[str, Mapping[str, int]] = msgspec.field(default_factory=dict)
 
     @property
     def accesses(self) -> int:

@@ -8,8 +8,9 @@ it. This module does not depend on files, formats or Spark.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,8 +165,7 @@ class Packed(Protocol):
         """
 
 
-@dataclass
-class AccessBatch:
+class AccessBatch(msgspec.Struct):
     """Accesses of some lines of one file, in columns of equal length, and counts of the
     other records.
 
@@ -176,8 +176,8 @@ class AccessBatch:
     where the stream has none. ``packed``: more accesses, in no order relative to these.
     """
 
-    lfns: list[str] = field(default_factory=list)
-    groups: list[int] = field(default_factory=list)
+    lfns: list[str] = msgspec.field(default_factory=list)
+    groups: list[int] = msgspec.field(default_factory=list)
     read_bytes: list[int] | None = None
     cpu_ms: list[int | None] | None = None
     wall_ms: list[int | None] | None = None
@@ -196,22 +196,22 @@ class AccessBatch:
     deletion: int = 0
     write_only: int = 0
     #: Records without a name of a file, by their group.
-    unnamed: Counter[int] = field(default_factory=Counter)
+    unnamed: Counter[int] = msgspec.field(default_factory=Counter)
     #: Accesses whose bytes are in another record of their process (CMSSW), and these bytes.
     set_aside: int = 0
     set_aside_bytes: int = 0
     #: Jobs that ended (:class:`HtcondorJob`), or the records of a feed; a stream has
     #: either accesses or these.
-    jobs: list[Any] = field(default_factory=list)
+    jobs: list[Any] = msgspec.field(default_factory=list)
     #: The 12-minute windows of the day with a record, as bits (rule 54).
     windows: int = 0
     #: Records of jobs by bin: those of ``JOB_BINS`` that a record alone decides.
-    job_bins: dict[str, int] = field(default_factory=dict)
+    job_bins: dict[str, int] = msgspec.field(default_factory=dict)
     #: Days since 1970 of the records of other days, with their counts.
-    out_of_day: dict[int, int] = field(default_factory=dict)
-    malformed: list[Quarantined] = field(default_factory=list)
+    out_of_day: dict[int, int] = msgspec.field(default_factory=dict)
+    malformed: list[Quarantined] = msgspec.field(default_factory=list)
     #: Records by format version (EOS: G1, G2, G3), for the report.
-    generations: dict[str, int] = field(default_factory=dict)
+    generations: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def no_lfn(self) -> int:

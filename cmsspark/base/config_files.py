@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -45,13 +44,12 @@ _LENGTH: Final = re.compile(r" of length >= (\d+)")
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[([0-9]+)\]|(\[\.\.\.\])")
 
 
-@dataclass(frozen=True)
-class ConfigFile:
+class ConfigFile(msgspec.Struct, frozen=True):
     """A parsed file: its name for messages, its values, and the line of every key."""
 
     name: str
     values: Mapping[str, Any]
-    lines: Lines = field(default_factory=dict)
+    lines: Lines = msgspec.field(default_factory=dict)
 
     def where(self, *key: str) -> str:
         """Return ``file, line N`` of a key, or of the nearest enclosing key that has a line."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
+
+import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
@@ -25,8 +26,7 @@ _MONTH: Final = re.compile(r"(\d{4})-?(\d{2})", re.ASCII)
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
-@dataclass(frozen=True, order=True)
-class Period:
+class Period(msgspec.Struct, frozen=True, order=True):
     """The days from ``first`` to the one before ``end``.
 
     Example:

@@ -16,11 +16,9 @@ schemas are made on demand, so importing this module does not import either.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -59,8 +57,7 @@ _NOT_ADDITIVE: Final = ("_ms", "_share", "_id", "_day", "_days", "_ratio", "_ver
 _STREAM_REPORT_NAME: Final = re.compile(r"dbs_([a-z][a-z0-9_]*)")
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """One column: its name, its type, whether nulls are allowed, and a description with the unit.
 
     ``feeds``: for a field of a log that is read, the attribute of an access or of a job
@@ -106,8 +103,7 @@ class Column:
         return _UNITS.get(self.name) or next(endings, None)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """The columns of a table, in order.
 
     ``keys``: the columns that identify a document, in the order of document ids.
@@ -337,7 +333,7 @@ def _column(
     changes = {} if isinstance(described, str) else msgspec.structs.asdict(described)
     changes = {part: value for part, value in changes.items() if value is not None}
     if name in inherited:
-        return dataclasses.replace(inherited[name], **changes)
+        return msgspec.structs.replace(inherited[name], **changes)
     if not changes:
         raise file.error(f"there is no column {name!r} to inherit", "columns", str(number))
     if "type" not in changes:

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+from msgspec.structs import replace
 
 from cmsspark.base import dates
 from cmsspark.base.errors import (

@@ -15,14 +15,15 @@ import contextlib
 import errno
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
+from msgspec.structs import asdict
 
 from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import to_texts
@@ -104,8 +105,7 @@ def _mixed(numbers: Hashes) -> Hashes:
     return last
 
 
-@dataclass
-class Report:
+class Report(msgspec.Struct):
     """Counts of rows of FILES that a build of a snapshot read."""
 
     files: int = 0
@@ -119,11 +119,11 @@ class Report:
     #: Parts with more orphans than dumps have, or with more names that begin with no
     #: slash: ``part`` (its place in the dump's list, from 0 on), ``rows``, ``orphans``,
     #: ``odd_names``; ``first_orphan``, ``first_odd_name``: the row, from 1 on.
-    suspects: list[dict[str, int]] = field(default_factory=list)
+    suspects: list[dict[str, int]] = msgspec.field(default_factory=list)
 
     def add(self, more_rows: Report) -> None:
         """Add the counts of more rows."""
-        for name, count in more_rows.__dict__.items():
+        for name, count in asdict(more_rows).items():
             setattr(self, name, getattr(self, name) + count)
 
 

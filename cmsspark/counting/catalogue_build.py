@@ -11,12 +11,13 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from cmsspark.base.arrays import Longs
 from cmsspark.base.buffers import array, flags, from_numpy, is_there, to_numpy
@@ -51,8 +52,7 @@ _COLUMNS: Final = {
 }
 
 
-@dataclass
-class FileRows:
+class FileRows(msgspec.Struct):
     """Rows of FILES that can match: hashes of their names, number of (block, dataset),
     file_id (-1: none).
     """
@@ -63,8 +63,7 @@ class FileRows:
     file_ids: Longs
 
 
-@dataclass(frozen=True)
-class SortedRun:
+class SortedRun(msgspec.Struct, frozen=True):
     """Rows in a file, column by column, sorted by hash; rows of one hash are in the
     order of the dump.
     """
@@ -103,8 +102,7 @@ class SortedRun:
         return np.fromfile(self.path, kind, last - first, offset=before + first * kind.itemsize)
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """The rows that some runs have in one range of hashes."""
 
     runs: Sequence[SortedRun]
@@ -177,8 +175,7 @@ ORPHAN_SHARE: Final = 0.05
 ODD_NAME_SHARE: Final = 0.001
 
 
-@dataclass
-class _Pairs:
+class _Pairs(msgspec.Struct):
     """(block, dataset) pairs by their number: the block's id (-1: none) and the dataset's number."""
 
     blocks: Longs
@@ -243,7 +240,7 @@ def build_catalogue(
     np.save(folder / "starts.npy", find_starts(_pieces(folder / "hashes.npy", rows), hashes.rows))
     np.save(folder / "pair_blocks.npy", all_pairs.blocks)
     np.save(folder / "pair_datasets.npy", all_pairs.datasets)
-    meta: Mapping[str, object] = {"report": report.__dict__, "colliding": colliding}
+    meta: Mapping[str, object] = {"report": asdict(report), "colliding": colliding}
     (folder / "meta.json").write_text(json.dumps(meta))
     return report
 
@@ -325,8 +322,7 @@ def _file_runs(
     return runs, report
 
 
-@dataclass
-class _PartShape:
+class _PartShape(msgspec.Struct):
     """Signs of moved columns in a part of FILES: counts of odd rows, and the number,
     from 1 on, of the first one.
     """
@@ -350,7 +346,7 @@ class _PartShape:
         """Return these counts if a part has more odd rows than dumps usually have, else nothing."""
         few_orphans = self.orphans <= max(ODD_ROWS, ORPHAN_SHARE * self.rows)
         few_names = self.odd_names <= max(ODD_ROWS, ODD_NAME_SHARE * self.rows)
-        return [] if few_orphans and few_names else [dict(self.__dict__)]
+        return [] if few_orphans and few_names else [asdict(self)]
 
 
 def _that_can_match(

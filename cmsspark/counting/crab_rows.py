@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -78,17 +78,16 @@ JOB_COUNT: Final = "job_count"
 _TIMES: Final = ("cpu_ms", "wall_ms")
 
 
-@dataclass
 class CrabAggregator(StreamAggregator):
     """Collects the rows of one task. Nothing is summed."""
 
     columns: ClassVar[tuple[tuple[str, str], ...]] = CRAB_COLUMNS
-    _rows: list[Columns] = field(default_factory=list)
+    _rows: list[Columns] = msgspec.field(default_factory=list)
     _row_count: int = 0
     _file: str = ""
-    _files: dict[str, int] = field(default_factory=dict)
-    _prefixes: dict[str, int] = field(default_factory=dict)
-    _job_groups: GroupColumns = field(default_factory=GroupColumns)
+    _files: dict[str, int] = msgspec.field(default_factory=dict)
+    _prefixes: dict[str, int] = msgspec.field(default_factory=dict)
+    _job_groups: GroupColumns = msgspec.field(default_factory=GroupColumns)
 
     def begin_file(self, path: str) -> None:
         """Note the file of the next batches."""
@@ -233,7 +232,6 @@ class CrabAggregator(StreamAggregator):
         return {**dict.fromkeys((name for name, _ in self.columns), nulls), **rows}
 
 
-@dataclass
 class HashedCrabAggregator(CrabAggregator):
     """As :class:`CrabAggregator` for the shuffle join, which attaches datasets: rows
     carry both hashes of their lfn.
@@ -377,8 +375,7 @@ def _apart(
     yield batch.filter(pc.invert(is_job)).select(names)
 
 
-@dataclass(frozen=True)
-class _JobRows:
+class _JobRows(msgspec.Struct, frozen=True):
     """Rows of jobs in columns; ``codes`` number the texts, null is 0. Null times are -1."""
 
     stream: str

@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.manifests import Manifest
@@ -63,15 +64,14 @@ FilesRead = Mapping[str, Sequence[Mapping[str, Any]]]
 NeededOf = Callable[[str, str], tuple[Column, ...]]
 
 
-@dataclass
-class Seen:
+class Seen(msgspec.Struct):
     """A stream's sample: records by format, types by (format, field), new fields with
     records and an example.
     """
 
-    records: Counter[str] = field(default_factory=Counter)
-    types: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
-    new: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+    records: Counter[str] = msgspec.field(default_factory=Counter)
+    types: dict[tuple[str, str], Counter[str]] = msgspec.field(default_factory=dict)
+    new: dict[tuple[str, str], tuple[int, str]] = msgspec.field(default_factory=dict)
 
     def add(self, name: str, count: int, detail: str) -> None:
         """Add a row of a scan's result."""
@@ -86,8 +86,7 @@ class Seen:
             self.records[observed["form"]] += count
 
 
-@dataclass(frozen=True)
-class FieldChange:
+class FieldChange(msgspec.Struct, frozen=True):
     """A needed field that no record of the sample has (``is_gone``), or has only with
     another type.
     """

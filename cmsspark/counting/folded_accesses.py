@@ -10,9 +10,9 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 
 from cmsspark.base import dates
@@ -154,8 +154,7 @@ _SLICE: Final = 1_000_000
 _HOUR_MS: Final = 3_600_000
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(msgspec.Struct, frozen=True):
     """How accesses become a table. Either ``keys`` and ``sums``, or ``map_batch`` of an
     Arrow batch with the columns of :func:`access_batch` and ``merge`` of the tables that
     it returned.
@@ -315,12 +314,11 @@ def to_arrow(rows: Any) -> pa.Table:
     raise TypeError(f"a table of pandas, Polars or Arrow is needed, not {type(rows).__name__}")
 
 
-@dataclass
 class FoldedAccesses(AccessRows):
     """Counts the bins of a stream as every job does, and folds its accesses."""
 
-    fold: Fold = field(default_factory=Fold)
-    _tables: list[pa.Table] = field(default_factory=list)
+    fold: Fold = msgspec.field(default_factory=Fold)
+    _tables: list[pa.Table] = msgspec.field(default_factory=list)
     _table_rows: int = 0
     _merged_rows: int = 0
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -136,7 +135,6 @@ def id_hashes(job_ids: Sequence[str]) -> Longs:
     return hashes_in(pa.chunked_array([buffers.array(job_ids, "string")])).view(np.int64)
 
 
-@dataclass
 class JobAggregator(StreamAggregator):
     """Collects the jobs of one stream in one task. Nothing is summed: the task cannot
     know which record counts.
@@ -144,7 +142,7 @@ class JobAggregator(StreamAggregator):
 
     columns: ClassVar = JOB_COLUMNS
     kind: ClassVar = JOB
-    _jobs: list[HtcondorJob] = field(default_factory=list)
+    _jobs: list[HtcondorJob] = msgspec.field(default_factory=list)
 
     def add(self, batch: AccessBatch) -> None:
         """Count the bins of a batch and keep its jobs."""
@@ -192,7 +190,6 @@ class JobAggregator(StreamAggregator):
         return {name: [None] * count for name, _ in self.columns}
 
 
-@dataclass
 class EarlierJobs(JobAggregator):
     """Collects the ids of the jobs of the day before, and nothing else: its records
     were judged on their own day.
@@ -231,8 +228,7 @@ def rank(job: HtcondorJob) -> tuple[Any, ...]:
     return tuple((value is not None, value) for value in job[1:])
 
 
-@dataclass(frozen=True)
-class HtcondorMerge:
+class HtcondorMerge(msgspec.Struct, frozen=True):
     """What a merge of jobs needs: the stream, the inputs in DBS, the replicas, the
     pseudonyms, and earlier ids.
 
@@ -266,8 +262,7 @@ class HtcondorMerge:
         return MergedJobs(self, counted, count - len(counted), np.unique(hashes))
 
 
-@dataclass
-class MergedJobs:
+class MergedJobs(msgspec.Struct):
     """The jobs that count, each once. ``ids``: hashes of the ids of all jobs of the
     day, repeated ones too.
     """
@@ -277,7 +272,7 @@ class MergedJobs:
     repeated: int
     ids: Longs
     #: Sums of CRAB's jobs, complete when :meth:`batches` has ended.
-    crab: CrabSums = field(default_factory=CrabSums)
+    crab: CrabSums = msgspec.field(default_factory=CrabSums)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield rows of ``pre_aggregate.COLUMNS``: one for each job with a dataset, and
@@ -398,8 +393,7 @@ class MergedJobs:
         ]
 
 
-@dataclass(frozen=True)
-class JobDataset:
+class JobDataset(msgspec.Struct, frozen=True):
     """A job's dataset and block as DBS knows them, or the bin of a job without a dataset."""
 
     dataset: str | None

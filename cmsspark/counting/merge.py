@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cmsspark.base import buffers, dates
 from cmsspark.base.names import DERIVED
@@ -56,20 +57,21 @@ MERGE_AT: Final = 2_000_000
 SideRow = tuple[str, str, str, int, str | None]
 
 
-@dataclass
-class Merge:
+class Merge(msgspec.Struct):
     """Merges batches of ``pre_aggregate.COLUMNS``. Texts may be plain or dictionary arrays."""
 
     kept_bytes: int = QUARANTINE_KEPT_BYTES
-    _accesses: _KeyedRows = field(default_factory=lambda: _KeyedRows(USER_KEYS))
-    _pairs: _KeyedRows = field(default_factory=lambda: _KeyedRows(PAIR_KEYS, is_capped=True))
-    _side: Counter[tuple[str, str, str, str | None]] = field(default_factory=Counter)
+    _accesses: _KeyedRows = msgspec.field(default_factory=lambda: _KeyedRows(USER_KEYS))
+    _pairs: _KeyedRows = msgspec.field(
+        default_factory=lambda: _KeyedRows(PAIR_KEYS, is_capped=True)
+    )
+    _side: Counter[tuple[str, str, str, str | None]] = msgspec.field(default_factory=Counter)
     #: Records of files that the shuffle join has not found, by stream and prefix.
-    _unmatched: defaultdict[str, Counter[str]] = field(
+    _unmatched: defaultdict[str, Counter[str]] = msgspec.field(
         default_factory=lambda: defaultdict(Counter)
     )
-    _quarantined: list[tuple[str, str]] = field(default_factory=list)
-    _quarantined_bytes: Counter[str] = field(default_factory=Counter)
+    _quarantined: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    _quarantined_bytes: Counter[str] = msgspec.field(default_factory=Counter)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the rows of a task. Raises DataError (65) if a sum exceeds 64 bits."""
@@ -125,15 +127,14 @@ def merge(batches: Iterable[pa.RecordBatch]) -> Aggregated:
     return merging.result()
 
 
-@dataclass
-class _KeyedRows:
+class _KeyedRows(msgspec.Struct):
     """Rows that are merged by their keys, now and then and at the end."""
 
     keys: Sequence[str]
     #: A sum that exceeds 64 bits is 2^63-1 instead of an error.
     is_capped: bool = False
     #: Each batch has the columns of the keys and ``SUMS``.
-    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _batches: list[pa.RecordBatch] = msgspec.field(default_factory=list)
     _row_count: int = 0
     _merged: int = 0
 
@@ -161,8 +162,7 @@ class _KeyedRows:
         return Rows(texts, keys, sums).merged(self.keys, is_capped=self.is_capped)
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True):
     """Rows with numbers for texts: the number of a key is the position of its text in ``texts``.
 
     The texts are distinct and sorted, null first, so that the order of numbers is the
@@ -231,8 +231,7 @@ class Rows:
         return buffers.array(texts, "string").take(buffers.from_numpy(self.keys[key]))
 
 
-@dataclass(frozen=True)
-class Aggregated:
+class Aggregated(msgspec.Struct, frozen=True):
     """The result of a scan. ``by_user`` has one row for each (stream, dataset, site,
     app, user), in that order.
     """

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -49,20 +49,19 @@ def _no_numbers() -> Longs:
     return np.zeros(0, np.int64)
 
 
-@dataclass
-class GroupColumns:
+class GroupColumns(msgspec.Struct):
     """The groups of a decoder in columns. The decoder only appends groups."""
 
     #: The number of each distinct (site, user, app), which have numbers themselves.
-    _keys: Any = field(default_factory=group_rows)
-    _sites: dict[str, int] = field(default_factory=dict)
+    _keys: Any = msgspec.field(default_factory=group_rows)
+    _sites: dict[str, int] = msgspec.field(default_factory=dict)
     #: For each route: one of ``Remote``, the number of its site, and the site's hash.
-    _kinds: Longs = field(default_factory=_no_numbers)
-    _site_numbers: Longs = field(default_factory=_no_numbers)
-    _hashes: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+    _kinds: Longs = msgspec.field(default_factory=_no_numbers)
+    _site_numbers: Longs = msgspec.field(default_factory=_no_numbers)
+    _hashes: Hashes = msgspec.field(default_factory=lambda: np.zeros(0, np.uint64))
     #: For each group: the number of its (site, user, app), and its route.
-    keys: Longs = field(default_factory=_no_numbers)
-    routes: Longs = field(default_factory=_no_numbers)
+    keys: Longs = msgspec.field(default_factory=_no_numbers)
+    routes: Longs = msgspec.field(default_factory=_no_numbers)
 
     def update(self, groups: Groups) -> None:
         """Add the new groups: those after the ones added before."""
@@ -191,11 +190,10 @@ class Sums(Protocol):
         """Rows that another ``add`` sorts again: as many new ones keep that rare."""
 
 
-@dataclass
-class SortedSums:
+class SortedSums(msgspec.Struct):
     """The sums by sorting, without compiled code."""
 
-    _columns: Columns = field(default_factory=dict)
+    _columns: Columns = msgspec.field(default_factory=dict)
 
     def add(self, columns: Columns, stream: str) -> None:
         """Add accesses. Raises DataError (65)."""
@@ -215,8 +213,7 @@ class SortedSums:
         return len(self)
 
 
-@dataclass
-class TableSums:
+class TableSums(msgspec.Struct):
     """The sums in a compiled table, to which each access is added."""
 
     _table: Any = None
@@ -252,8 +249,7 @@ def new_sums() -> Sums:
     return SortedSums() if _hashed is None else TableSums()
 
 
-@dataclass
-class StreamAggregator:
+class StreamAggregator(msgspec.Struct):
     """Pre-aggregates the accesses of one stream in one task."""
 
     #: (name, type) of each column of its rows; None: those of the task's context.
@@ -262,26 +258,26 @@ class StreamAggregator:
     catalogue: Catalogue | None = None
     #: Accesses that are kept before they are aggregated, at least.
     aggregate_at: int = AGGREGATE_AT
-    bins: Counter[str] = field(default_factory=Counter)
-    out_of_day: Counter[int] = field(default_factory=Counter)
-    generations: Counter[str] = field(default_factory=Counter)
-    quarantined: list[Quarantined] = field(default_factory=list)
+    bins: Counter[str] = msgspec.field(default_factory=Counter)
+    out_of_day: Counter[int] = msgspec.field(default_factory=Counter)
+    generations: Counter[str] = msgspec.field(default_factory=Counter)
+    quarantined: list[Quarantined] = msgspec.field(default_factory=list)
     _quarantined_bytes: int = 0
     #: Accesses without bytes of their own, and the bytes that their records have.
-    set_aside: Counter[str] = field(default_factory=Counter)
+    set_aside: Counter[str] = msgspec.field(default_factory=Counter)
     #: Records of files that are not in DBS, by the prefix of the name that people may see.
-    unmatched: Counter[str] = field(default_factory=Counter)
+    unmatched: Counter[str] = msgspec.field(default_factory=Counter)
     #: Records of such files by the first directories of their names that are not in bins yet.
-    _heads: dict[bytes, int] = field(default_factory=dict)
+    _heads: dict[bytes, int] = msgspec.field(default_factory=dict)
     #: Unmatched records by the number of their group.
-    _unmatched_of_group: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
-    _parts: list[Columns] = field(default_factory=list)
+    _unmatched_of_group: Longs = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))
+    _parts: list[Columns] = msgspec.field(default_factory=list)
     _pending: int = 0
     #: The sums by dataset and (site, app, user), and their number of rows.
-    _sums: Sums = field(default_factory=new_sums)
-    _groups: GroupColumns = field(default_factory=GroupColumns)
+    _sums: Sums = msgspec.field(default_factory=new_sums)
+    _groups: GroupColumns = msgspec.field(default_factory=GroupColumns)
     #: Complete once ``rows`` has run.
-    site_pairs: SitePairs = field(default_factory=SitePairs)
+    site_pairs: SitePairs = msgspec.field(default_factory=SitePairs)
 
     @property
     def rows_in_memory(self) -> int:
@@ -617,7 +613,6 @@ HASH_COLUMNS: Final = (
 )
 
 
-@dataclass
 class HashAggregator(StreamAggregator):
     """Pre-aggregates the accesses of one stream in one task by the hashes of the lfn;
     Spark joins the datasets.
@@ -628,7 +623,7 @@ class HashAggregator(StreamAggregator):
     """
 
     #: The numbers of the prefixes.
-    _prefixes: dict[str, int] = field(default_factory=dict)
+    _prefixes: dict[str, int] = msgspec.field(default_factory=dict)
 
     def add(self, batch: AccessBatch) -> None:
         """Count the bins of a batch and keep its accesses."""

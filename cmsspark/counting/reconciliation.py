@@ -8,9 +8,10 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
+
+import msgspec
 
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.errors import DataError, UsageError
@@ -35,8 +36,7 @@ TRAILING_DAYS_NEEDED: Final = 3
 _SHARE = re.compile(r"([0-9]*\.?[0-9]+)(%?)", re.ASCII)
 
 
-@dataclass
-class StreamBins:
+class StreamBins(msgspec.Struct):
     """Records of one stream by bin; ``out_of_day`` by the day that records name,
     ``generations`` by format.
 
@@ -48,13 +48,15 @@ class StreamBins:
 
     read: int = 0
     matched: int = 0
-    unmatched: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UNMATCHED_BINS, 0))
+    unmatched: dict[str, int] = msgspec.field(
+        default_factory=lambda: dict.fromkeys(UNMATCHED_BINS, 0)
+    )
     malformed: int = 0
     write_only: int = 0
-    out_of_day: Counter[str] = field(default_factory=Counter)
-    generations: Counter[str] = field(default_factory=Counter)
+    out_of_day: Counter[str] = msgspec.field(default_factory=Counter)
+    generations: Counter[str] = msgspec.field(default_factory=Counter)
     job_bins: dict[str, int] | None = None
-    own_bins: dict[str, int] = field(default_factory=dict)
+    own_bins: dict[str, int] = msgspec.field(default_factory=dict)
     content_bytes: int = 0
     malformed_bytes: int = 0
 
@@ -134,8 +136,7 @@ class StreamBins:
         }
 
 
-@dataclass(frozen=True)
-class Tolerance:
+class Tolerance(msgspec.Struct, frozen=True):
     """How much may be malformed: ``share`` of the records, or ``records`` of them,
     whichever is set.
 
@@ -314,8 +315,7 @@ def _unmatched(bins: StreamBins, prefixes: Sequence[Sequence[Any]]) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class Usual:
+class Usual(msgspec.Struct, frozen=True):
     """The usual values of a stream: medians of its records a day and of the share that
     is unmatched, over ``days``.
     """

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from msgspec.structs import replace
 
 from cmsspark.base.names import DERIVED
 from cmsspark.counting.packing import (
@@ -45,8 +46,7 @@ MEASURES: Final = ("nacc", "distinct_users", *SUMS[1:], "day_count", "dataset_co
 _SECONDS: Final = ("cpu_time", "wc_time")
 
 
-@dataclass(frozen=True)
-class Rollup:
+class Rollup(msgspec.Struct, frozen=True):
     """A query on partials: one row for each combination of ``keys`` that has an access.
 
     ``filters``: column → patterns, of which one must match. ``*`` is any text, ``?``
@@ -55,7 +55,7 @@ class Rollup:
 
     keys: tuple[str, ...]
     measures: tuple[str, ...] = MEASURES
-    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    filters: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
@@ -109,16 +109,14 @@ class Texts:
         return list(self._numbers)
 
 
-@dataclass(frozen=True)
-class _DistinctPairs:
+class _DistinctPairs(msgspec.Struct, frozen=True):
     """Distinct pairs (number of a group, number of a value), in the order of groups."""
 
     groups: Codes
     values: Codes
 
 
-@dataclass(frozen=True)
-class _Batch:
+class _Batch(msgspec.Struct, frozen=True):
     """A reduced batch: the sums and distinct values of each group; ``unpack`` turns
     group numbers into key numbers.
     """

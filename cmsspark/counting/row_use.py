@@ -11,8 +11,9 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from cmsspark.base.errors import DataError
 from cmsspark.base.manifests import Manifest
@@ -37,8 +38,7 @@ _VALUES_SHARE: Final = 0.001
 FAULTS: Final = frozenset({"damaged", "no_dataset", "no_name"})
 
 
-@dataclass
-class RowUse:
+class RowUse(msgspec.Struct):
     """The rows of an input that were read and used, and how many were set aside by
     reason. ``is_of_values``: rows are the values of a column.
 
@@ -48,7 +48,7 @@ class RowUse:
 
     rows: int = 0
     used: int = 0
-    set_aside: Counter[str] = field(default_factory=Counter)
+    set_aside: Counter[str] = msgspec.field(default_factory=Counter)
     is_of_values: bool = False
     is_mixed: bool = False
     least_rows: int = NONE_USED_ROWS

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from cmsspark.base import buffers
@@ -34,17 +34,16 @@ def _no_numbers() -> Longs:
     return np.zeros(0, np.int64)
 
 
-@dataclass
-class SitePairs:
+class SitePairs(msgspec.Struct):
     """The sums of one stream in one task. Data tiers and pairs have numbers."""
 
     #: The number of each data tier, and of each (reader's site, source site); None is not known.
-    _tiers: dict[str | None, int] = field(default_factory=dict)
-    _pairs: dict[tuple[str | None, str | None], int] = field(default_factory=dict)
+    _tiers: dict[str | None, int] = msgspec.field(default_factory=dict)
+    _pairs: dict[tuple[str | None, str | None], int] = msgspec.field(default_factory=dict)
     #: -1 where no access of the dataset was seen yet.
-    _tier_of_dataset: Longs = field(default_factory=_no_numbers)
-    _pair_of_route: Longs = field(default_factory=_no_numbers)
-    _parts: list[dict[str, Any]] = field(default_factory=list)
+    _tier_of_dataset: Longs = msgspec.field(default_factory=_no_numbers)
+    _pair_of_route: Longs = msgspec.field(default_factory=_no_numbers)
+    _parts: list[dict[str, Any]] = msgspec.field(default_factory=list)
 
     def add(
         self,

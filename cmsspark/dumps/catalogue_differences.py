@@ -9,9 +9,9 @@ meet the names of BLOCKS by the id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -62,8 +62,7 @@ _KEYS: Final = ("difference", "dataset")
 _PAIR: Final = ("block_id", "block", "dataset")
 
 
-@dataclass(frozen=True)
-class CheckedFileMapper:
+class CheckedFileMapper(msgspec.Struct, frozen=True):
     """Makes keyed rows of FILES, by the hash of the file's name: named files of
     ``datasets`` with :data:`COLUMNS`.
 
@@ -104,8 +103,7 @@ def map_named_blocks(keys: int, tables: Iterable[pa.Table]) -> Iterator[KeyedRow
         yield from by_key(DBS_BLOCKS, keys_of_ids(ids, keys), columns, {"name": names})
 
 
-@dataclass(frozen=True)
-class CheckedFileMerge:
+class CheckedFileMerge(msgspec.Struct, frozen=True):
     """Merges the files of one key, and compares them with those of DBS. ``count``: how
     many datasets DBS numbers.
     """
@@ -214,8 +212,7 @@ def _by_dataset(difference: str, rows: Columns, count: int, keys: int) -> Iterat
     return by_key(DIFFERING, sums["dataset"] * keys // max(1, count), sums)
 
 
-@dataclass(frozen=True)
-class BothFiles:
+class BothFiles(msgspec.Struct, frozen=True):
     """Files that are in DBS or in a block of Rucio. ``dbs``: :data:`COLUMNS` of the row
     of FILES that counts; ``block`` (a number) and ``size`` (-1: unknown) by Rucio.
     """

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -66,8 +66,7 @@ SUMS: Final = (
 NO_BLOCK: Final = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True)
-class KnownDatasets:
+class KnownDatasets(msgspec.Struct, frozen=True):
     """Datasets of DATASETS that have an id and a name: the ids in order, and for each
     the number of its name.
     """
@@ -101,8 +100,7 @@ def known_datasets(ids: Sequence[int], numbers: Sequence[int], count: int) -> Kn
     return KnownDatasets(in_order_given[order], np.array(numbers, np.int32)[order], count)
 
 
-@dataclass(frozen=True)
-class FileMerge:
+class FileMerge(msgspec.Struct, frozen=True):
     """Merges the files of one key. ``count``: how many dataset_ids are known; None:
     sums are by block.
     """
@@ -129,8 +127,7 @@ class FileMerge:
         return by_key(TOTALS, row_keys, sums)
 
 
-@dataclass(frozen=True)
-class FileMapper:
+class FileMapper(msgspec.Struct, frozen=True):
     """Makes keyed rows of FILES: each file of ``datasets`` by the hash of its name, and
     the sums of all files.
 
@@ -434,8 +431,7 @@ TIMES: Final = frozenset({"creation_date", "replica_time_create"})
 LAST_SECOND: Final = 4_102_444_800
 
 
-@dataclass(frozen=True)
-class SiftedMapper:
+class SiftedMapper(msgspec.Struct, frozen=True):
     """A mapper of a table, which gets values that can be true, and after its rows a row
     of :data:`ROW_USE`.
 

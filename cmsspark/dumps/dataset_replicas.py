@@ -7,10 +7,10 @@ All replicas of a dataset, and the blocks that DBS names of it, meet by the hash
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -50,8 +50,7 @@ COLUMNS: Final = {"block": "u8", **dict.fromkeys(MEASURES, "i8"), "there": "u1"}
 _LEAST: Final = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(msgspec.Struct, frozen=True):
     """Of each node by its number: the number of its site, and its kind. ``site_count``:
     how many sites there are.
     """
@@ -222,11 +221,10 @@ BLOCK_COLUMNS: Final = ("block_name", "dataset_id", "block_id")
 StorageByNode = Mapping[str, tuple[str, str]]
 
 
-@dataclass
-class Names:
+class Names(msgspec.Struct):
     """Texts by number, in the order in which they come."""
 
-    numbers: dict[str | None, int] = field(default_factory=dict)
+    numbers: dict[str | None, int] = msgspec.field(default_factory=dict)
 
     def encode(self, column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
         """Return the number of each text of a column."""
@@ -244,8 +242,7 @@ class Names:
         return self.numbers.setdefault(text, len(self.numbers))
 
 
-@dataclass(frozen=True)
-class ReplicaMapper:
+class ReplicaMapper(msgspec.Struct, frozen=True):
     """Makes keyed rows of replicas, of tables of :data:`REPLICA_COLUMNS`; a replica
     without a dataset has the key 0.
     """
@@ -271,8 +268,7 @@ class ReplicaMapper:
             nodes.numbers.clear()
 
 
-@dataclass(frozen=True)
-class BlockMapper:
+class BlockMapper(msgspec.Struct, frozen=True):
     """Makes keyed rows of BLOCKS, of tables of :data:`BLOCK_COLUMNS`: the named blocks
     of ``datasets``.
 

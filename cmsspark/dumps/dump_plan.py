@@ -10,10 +10,10 @@ no file, no block and no replica.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
 import numpy as np
 
 from cmsspark.counting.catalogue import Hash, Hashes, check_hash, name_hash
@@ -101,8 +101,7 @@ class Transport(Protocol):
         """Return the rows to this process."""
 
 
-@dataclass(frozen=True)
-class RucioTables:
+class RucioTables(msgspec.Struct, frozen=True):
     """The tables of Rucio that a job reads. ``has_replicas``: whether it reads replicas
     of datasets. ``is_check``: whether it compares files with those of DBS.
     ``accounts``: those of production where it reads which copies are locked, else None.
@@ -119,8 +118,7 @@ class RucioTables:
         return self.is_check or self.accounts is not None
 
 
-@dataclass(frozen=True)
-class DumpRows:
+class DumpRows(msgspec.Struct, frozen=True):
     """The tables of dumps. ``frames``: those of jobs. ``rucio``: merged rows of Rucio
     that are in no frame. ``names``: those of the datasets of DBS by number. ``uses``:
     what was used of the tables of DBS and PhEDEx.
@@ -225,8 +223,7 @@ def _map_rucio(transport: Transport, scan: RucioScan, keys: int) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(msgspec.Struct, frozen=True):
     """The tables that are merged by key. ``names``: those that ``datasets`` numbers."""
 
     transport: Transport

@@ -8,9 +8,9 @@ locks of a rule meet again, so that each rule counts once.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -67,8 +67,7 @@ SUMS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Activities:
+class Activities(msgspec.Struct, frozen=True):
     """The activity of each rule. ``rules``: ids as 16 bytes, sorted. ``numbers``: of
     each the place in ``names``, whose last is :data:`UNKNOWN`.
     """
@@ -100,8 +99,7 @@ class Activities:
         return is_known, np.where(is_known, self.numbers[at], unknown)
 
 
-@dataclass(frozen=True)
-class LockMerge:
+class LockMerge(msgspec.Struct, frozen=True):
     """Sums the locks of the files of a key; where replicas were read, compares their
     LOCK_CNT with the rows that LOCKS has.
     """
@@ -247,8 +245,7 @@ def merge_rules(key: int, rows: Iterable[KeyedRows]) -> Iterator[KeyedRows]:
     yield with_own_names(KeyedRows(0, RULE_COUNTS, counts, {"account": names}))
 
 
-@dataclass(frozen=True)
-class ReplicaMerge:
+class ReplicaMerge(msgspec.Struct, frozen=True):
     """Sums the replicas of a key by storage element. ``before_ms``: a TOMBSTONE before
     it is past.
     """

@@ -9,9 +9,9 @@ hash of its name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -82,8 +82,7 @@ _LOCK: Final = ("rule_high", "rule_low", "has_rule", "element", "state", "update
 _SUMMED: Final = (*COUNTS, *SUMS, *LARGEST)
 
 
-@dataclass(frozen=True)
-class NamedFileMapper:
+class NamedFileMapper(msgspec.Struct, frozen=True):
     """Makes keyed rows of FILES, by the hash of the file's name.
 
     ``dataset``: the number of the dataset's name if the file is valid and the dataset
@@ -120,8 +119,7 @@ class NamedFileMapper:
         }
 
 
-@dataclass(frozen=True)
-class CopyMerge:
+class CopyMerge(msgspec.Struct, frozen=True):
     """Merges the files, and the locks of the rules, of one key. ``is_tape``: of each
     storage element by number. ``count``: how many datasets DBS numbers.
     """

@@ -10,11 +10,12 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.private_folders import cache_not_written, locked_folder
@@ -38,8 +39,7 @@ Part = Callable[[], Iterator[Any]]
 RANGE_BYTES: Final = 64_000_000
 
 
-@dataclass(frozen=True)
-class PartSource:
+class PartSource(msgspec.Struct, frozen=True):
     """The parts of a table. ``weight``: decompressed bytes, about. ``columns``: those
     of Arrow tables.
     """
@@ -59,8 +59,7 @@ class Span(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True)
-class ProcessTransport:
+class ProcessTransport(msgspec.Struct, frozen=True):
     """Carries rows through files in ``folder``, which take some 60 bytes for each row
     of a large table.
 

@@ -9,10 +9,10 @@ job shows. LOCKS and REPLICAS have a row for each file and are summed as numbers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -47,8 +47,7 @@ NO_KEY, REPEATED = "no_key", "repeated"
 _ODD: Final = 0x9E3779B97F4A7C15
 
 
-@dataclass(frozen=True)
-class RowScan:
+class RowScan(msgspec.Struct, frozen=True):
     """The files to read, each with the name of a reading
     (:data:`cmsspark.sources.rucio_tables.ROW_TABLES`).
     """
@@ -74,15 +73,14 @@ class RowFilter(Protocol):
     def __call__(self, row: Mapping[str, Any]) -> bool: ...
 
 
-@dataclass(frozen=True)
-class RowMapper:
+class RowMapper(msgspec.Struct, frozen=True):
     """Makes keyed rows of ranges. ``filters``: of readings without a key, which of
     their rows are kept. ``rses``: of the rows of files.
     """
 
     keys: int
-    rses: Rses = field(default_factory=Rses)
-    filters: Mapping[str, RowFilter] = field(default_factory=dict)
+    rses: Rses = msgspec.field(default_factory=Rses)
+    filters: Mapping[str, RowFilter] = msgspec.field(default_factory=dict)
 
     def __call__(self, ranges: Iterable[OpenRange]) -> Iterator[KeyedRows]:
         for entry in ranges:
@@ -207,8 +205,7 @@ def unpacked(rows: KeyedRows) -> pa.Table:
     return decode_rows(rows.columns["rows"].tobytes())
 
 
-@dataclass(frozen=True)
-class RowMerge:
+class RowMerge(msgspec.Struct, frozen=True):
     """Chooses the rows of a key, and has ``reduce`` make tables of them."""
 
     reduce: Reduce

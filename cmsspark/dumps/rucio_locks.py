@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 
 from cmsspark.base.names import is_block
@@ -27,8 +27,7 @@ from cmsspark.store.stored_columns import open_store
 Opener = Callable[[str], AbstractContextManager[IO[bytes]]]
 
 
-@dataclass(frozen=True)
-class HeldBlocks:
+class HeldBlocks(msgspec.Struct, frozen=True):
     """The blocks of a dataset that a rule holds at a storage element. ``states``: of its
     locks, joined by commas. ``account_type``: of the rule's account, None without a row.
     ``has_expiry``: whether RULES has the rule. ``expires_ms``: None if it never ends.

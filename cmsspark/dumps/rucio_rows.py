@@ -8,10 +8,10 @@ meet, by the hash of its name: :mod:`cmsspark.dumps.rucio_rows`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from cmsspark.base.arrays import Longs, joined, sums_by_group
@@ -58,8 +58,7 @@ SUMS: Final = ("bytes", "new_bytes")
 LARGEST: Final = ("created_ms", "accessed_ms")
 
 
-@dataclass(frozen=True)
-class RucioFiles:
+class RucioFiles(msgspec.Struct, frozen=True):
     """The files of one key, by number."""
 
     #: Of each file: its block (-1: in none), and its size by CONTENTS, else by its
@@ -104,8 +103,7 @@ def find_blocks(ids: Longs, blocks: Longs, sizes: Longs, count: int) -> tuple[Lo
     return np.where(smallest == none, -1, smallest), size
 
 
-@dataclass(frozen=True)
-class FileSums:
+class FileSums(msgspec.Struct, frozen=True):
     """File and byte sums. ``sums``: by (``block``, ``rse``). ``no_block``: by ``rse``,
     of files in no block.
 
@@ -215,8 +213,7 @@ def dataset_access_rows(datasets: Hashes, accessed_ms: Longs, keys: int) -> Iter
     )
 
 
-@dataclass(frozen=True)
-class BlockNames:
+class BlockNames(msgspec.Struct, frozen=True, dict=True):
     """Names of blocks, in order of their bytes; of each both hashes, and the number of
     its dataset.
     """
@@ -265,8 +262,7 @@ class BlockNames:
         return by_key(kind, row_keys, named, {"dataset": self.datasets})
 
 
-@dataclass(frozen=True)
-class FilesOfKey:
+class FilesOfKey(msgspec.Struct, frozen=True):
     """All files of a key, and the names of their blocks."""
 
     files: RucioFiles
@@ -302,8 +298,7 @@ class FilesOfKey:
         )
 
 
-@dataclass(frozen=True)
-class FileMerge:
+class FileMerge(msgspec.Struct, frozen=True):
     """Merges the rows of the files of one key. ``day_ms``: the day in which replicas are new."""
 
     keys: int
@@ -375,8 +370,7 @@ RSE_SUMS, LAST_ACCESS, UNATTACHED = "rse_sums", "last_access", "unattached"
 _MEASURED: Final = (*COUNTS, *SUMS, *LARGEST)
 
 
-@dataclass(frozen=True)
-class BlockMerge:
+class BlockMerge(msgspec.Struct, frozen=True):
     """Merges the sums of the blocks of one key. ``rses``: the names of storage elements by number.
 
     ``merge``: takes the replicas of blocks, and rows of other kinds; None: only the
@@ -409,8 +403,7 @@ class BlockMerge:
             )
 
 
-@dataclass(frozen=True)
-class _BlocksOfKey:
+class _BlocksOfKey(msgspec.Struct, frozen=True):
     """The blocks of some datasets by number. ``sums``: by (``block``, ``rse``)."""
 
     hashes: Hashes

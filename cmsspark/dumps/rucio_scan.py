@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
+import msgspec
 import numpy as np
 
 from cmsspark.base import dates
@@ -88,8 +88,7 @@ class Scan(Protocol):
     def weight(self) -> int: ...
 
 
-@dataclass(frozen=True)
-class RucioScan:
+class RucioScan(msgspec.Struct, frozen=True):
     """A dump to read. ``day_ms``: the day in which replicas are new. ``accessed_before_ms`` and
     ``locks_ms``: as of :class:`cmsspark.sources.rucio.RucioReader`.
     """
@@ -128,8 +127,7 @@ def range_starts(table: str, size: int, range_bytes: int) -> Iterator[tuple[int,
         yield first, first + step
 
 
-@dataclass(frozen=True)
-class RangeMapper:
+class RangeMapper(msgspec.Struct, frozen=True):
     """Makes keyed rows of ranges of the tables of Rucio, and of each range its counts.
 
     Raises DataError (65) for damage and for another schema.
@@ -335,8 +333,7 @@ def open_local(path: str) -> Iterator[IO[bytes]]:
 RANGE_BYTES: Final = 128 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class RangeSource:
+class RangeSource(msgspec.Struct, frozen=True):
     """Files of Rucio: the ``rows`` that Spark hands to its workers, and ``items``,
     which makes ranges of them.
     """

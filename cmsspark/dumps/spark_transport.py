@@ -11,13 +11,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import groupby
 from operator import itemgetter
 from tempfile import SpooledTemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
+import msgspec
 import numpy as np
 
 from cmsspark.base import buffers
@@ -63,8 +63,7 @@ SCHEMA: Final = "part int, key int, kind string, packed binary"
 _SENT_ROWS: Final = 1_000_000
 
 
-@dataclass
-class SparkTransport:
+class SparkTransport(msgspec.Struct):
     """Carries rows by exchanges of Spark. ``feed``: ``direct`` (workers open the
     files), ``spark`` (Spark passes lines or bytes), or ``auto``. ``remote``: what opens
     files on HDFS in the workers; None: the client that is installed, if there is one.
@@ -78,8 +77,8 @@ class SparkTransport:
     key_bytes: int = 512 * 1024 * 1024
     range_bytes: int = RANGE_BYTES
     #: Bytes of the sources so far, and of the largest file that Spark must not divide.
-    _weight: int = field(default=0, init=False)
-    _undivided: int = field(default=0, init=False)
+    _weight: int = 0
+    _undivided: int = 0
 
     def table(self, dump: Dump, name: str, columns: Sequence[str]) -> TableSource:
         """See :class:`cmsspark.dumps.dump_plan.Transport`."""
@@ -220,8 +219,7 @@ _HEAD_BYTES: Final = 10
 _Part = TypeVar("_Part")
 
 
-@dataclass(frozen=True)
-class TableSource:
+class TableSource(msgspec.Struct, frozen=True):
     """A table of a dump: the ``rows`` that Spark hands to its workers, and ``items``,
     which makes tables of them there: texts do not cross to the JVM and back.
 
@@ -477,8 +475,7 @@ def open_lines(files: RemoteFiles, line_range: LineRange) -> IO[bytes]:
     return cast("IO[bytes]", open_whole(_LinesOf(files, line_range), line_range.path))
 
 
-@dataclass(frozen=True)
-class _LinesOf:
+class _LinesOf(msgspec.Struct, frozen=True):
     """Opens the lines of a range of a file."""
 
     files: RemoteFiles
@@ -520,8 +517,7 @@ def _line_start(file: RemoteFile, position: int) -> int:
     return size
 
 
-@dataclass(frozen=True)
-class _FileWindow:
+class _FileWindow(msgspec.Struct, frozen=True):
     """The bytes of a file from ``begin`` to ``end``, as a file of their own."""
 
     file: RemoteFile

@@ -8,13 +8,14 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cmsspark.base import buffers
 from cmsspark.base.arrays import Longs
@@ -38,8 +39,7 @@ HELD_BYTES: Final = 64 * 1024 * 1024
 _SIZE: Final = struct.Struct("<I")
 
 
-@dataclass(frozen=True)
-class HtcondorMergeSpec:
+class HtcondorMergeSpec(msgspec.Struct, frozen=True):
     """What the merge of a day's jobs needs. ``inputs`` and ``replicas``: folders of snapshots.
 
     ``earlier``: hashes of the ids of the jobs of the day before, sorted; empty where
@@ -63,12 +63,11 @@ class HtcondorMergeSpec:
         )
 
 
-@dataclass
-class JobTables:
+class JobTables(msgspec.Struct):
     """The tables beside the report, collected from all partitions."""
 
-    crab: CrabSums = field(default_factory=CrabSums)
-    _ids: list[Longs] = field(default_factory=list)
+    crab: CrabSums = msgspec.field(default_factory=CrabSums)
+    _ids: list[Longs] = msgspec.field(default_factory=list)
 
     def add(self, merged: MergedJobs) -> None:
         """Add a merged partition, when its batches have ended."""

@@ -9,11 +9,12 @@ task.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date
 from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
 
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.errors import DataError, NotAllowed, NotReady
@@ -62,8 +63,7 @@ class TaskReader(Protocol):
     def keep_times(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class StreamFiles:
+class StreamFiles(msgspec.Struct, frozen=True):
     """The files of a stream: the format, as the reader names it, and (path, bytes) of each file."""
 
     stream: str
@@ -80,8 +80,7 @@ class StreamFiles:
         return cls(source.stream, source.format_name, files, earlier_day)
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """Files of one stream that one task reads."""
 
     stream: str
@@ -99,8 +98,7 @@ class Task:
         return self.stream in STREAMS_OF_JOB_ROWS
 
 
-@dataclass(frozen=True)
-class TaskContext:
+class TaskContext(msgspec.Struct, frozen=True):
     """What each task needs besides its files. It is pickled and sent to the workers."""
 
     day: date

@@ -17,12 +17,12 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+import msgspec
 import numpy as np
 
 from cmsspark.base.errors import CmssparkError, InputMissing, NotReady, as_ours
@@ -49,16 +49,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     """A call of a function: work other than a task of the scan."""
 
     function: Callable[[Any], Any]
     item: Any
 
 
-@dataclass(frozen=True)
-class _Rows:
+class _Rows(msgspec.Struct, frozen=True):
     """Rows as a pickle; so many bytes of each of its buffers follow on the pipe."""
 
     pickled: bytes
@@ -92,8 +90,7 @@ class _Rows:
         return batch
 
 
-@dataclass(frozen=True)
-class _TaskDone:
+class _TaskDone(msgspec.Struct, frozen=True):
     """A process finished a task and wants another. ``records``: all that it has read so far."""
 
     records: int
@@ -103,12 +100,11 @@ class WorkerFailed(Exception):
     """An unexpected exception in a worker process. Its text is the traceback of that process."""
 
 
-@dataclass
-class WorkerState:
+class WorkerState(msgspec.Struct):
     """The readers and aggregators of one process, from its first task to its last."""
 
     context: TaskContext
-    _open: dict[tuple[str, str, date | None], tuple[TaskReader, StreamAggregator]] = field(
+    _open: dict[tuple[str, str, date | None], tuple[TaskReader, StreamAggregator]] = msgspec.field(
         default_factory=dict
     )
     _of_ended: int = 0

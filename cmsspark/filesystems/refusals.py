@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from cmsspark.base.errors import (
     CmssparkError,
@@ -25,8 +26,7 @@ from cmsspark.settings import kerberos
 _Match = re.Match[str]
 
 
-@dataclass(frozen=True)
-class _Refusal:
+class _Refusal(msgspec.Struct, frozen=True):
     """How a refusal reads, and what it means. ``where`` and ``next_step`` may name groups
     of ``pattern``; what was found is its group of that name, else the matched text.
     """

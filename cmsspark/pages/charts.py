@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from itertools import cycle
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from cmsspark.base.text.terminal import middle, printable
 from cmsspark.pages.svg import (
@@ -216,8 +217,7 @@ def cell(
     return shape + "".join(inside)
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """A series between axes. A y that is None leaves a gap.
 
     ``base``: the lower edge of an area or of bars. ``errors``: (x, lower end, upper

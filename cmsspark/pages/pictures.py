@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from cmsspark.base.errors import CmssparkError
 from cmsspark.base.periods import Interval, Period, between
@@ -50,8 +51,7 @@ _HEAT_TIERS: Final = 8
 _UNKNOWN: Final = "unknown"
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(msgspec.Struct, frozen=True):
     """The sums behind the pictures of one day or period: of its accesses or, where
     ``unit`` is ``jobs``, of its jobs.
 
@@ -74,14 +74,13 @@ class Use:
     heat: dict[tuple[str, str], int]
     places: list[tuple[str, tuple[int, int, int]]]
     tiers_cpu_hours: list[tuple[str, float]]
-    days: list[date] = field(default_factory=list)
-    trend: dict[str, list[int | None]] = field(default_factory=dict)
+    days: list[date] = msgspec.field(default_factory=list)
+    trend: dict[str, list[int | None]] = msgspec.field(default_factory=dict)
     unit: str = "accesses"
     job_count: int | None = None
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(msgspec.Struct, frozen=True):
     """One picture: the name of its file, its title, what it shows with the unit, and the chart."""
 
     name: str

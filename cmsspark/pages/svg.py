@@ -12,9 +12,10 @@ import re
 import textwrap
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Final
+
+import msgspec
 
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.terminal import middle, printable
@@ -69,8 +70,7 @@ _PREFIXES: Final = (
 _FONT, _WIDE, _NARROW, _OTHER = 11, 0.8, 0.36, 0.63
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True):
     """A chart: its elements, its height in its own units, and what it says in words."""
 
     elements: str
@@ -159,8 +159,7 @@ def short(value: float) -> str:
     return f"{float(number):.2g}{prefix}" if prefix and float(number) < 100 else number + prefix
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(msgspec.Struct, frozen=True):
     """A scale from ``low`` to ``high``. ``marks``: (value, text) instead of round numbers."""
 
     low: float
@@ -221,8 +220,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """The area of a chart between its axes."""
 
     x: Axis

@@ -21,10 +21,11 @@ import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+
+import msgspec
 
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.base.private_folders import make_private
@@ -51,8 +52,7 @@ class BatchState(StrEnum):
 OPEN: Final = (BatchState.READY, BatchState.SENDING, BatchState.IN_DOUBT, BatchState.STALLED)
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """Consecutive documents in a part of the spool: byte ``offset`` and ``length``,
     ``count`` documents, their sha256.
 
@@ -315,12 +315,11 @@ BATCH_BYTES: Final = 4_000_000
 PART_BYTES: Final = 64_000_000
 
 
-@dataclass
-class _OpenBatch:
+class _OpenBatch(msgspec.Struct):
     offset: int
     count: int = 0
     length: int = 0
-    sha: Any = field(default_factory=hashlib.sha256)
+    sha: Any = msgspec.field(default_factory=hashlib.sha256)
 
 
 class SpoolWriter:

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base.errors import DataError, UsageError
 from cmsspark.base.periods import Interval, Period, options
@@ -244,8 +245,7 @@ LISTED: Final = 5
 _HEADINGS: Final = ("table", "expected", "found", "missing", "extra", "different", "gone")
 
 
-@dataclass(frozen=True)
-class VerifyRequest:
+class VerifyRequest(msgspec.Struct, frozen=True):
     """Where to look. ``url``: the server. ``login``: its login file. ``index``: names
     or patterns of indices.
     """

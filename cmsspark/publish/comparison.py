@@ -12,9 +12,10 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from cmsspark.base.errors import DataError, OutputError
 from cmsspark.publish.batch_log import BatchLog, BatchState, Spool
@@ -212,8 +213,7 @@ _SUMMARY: Final = ("table", "period", "document_count", "digest", "is_partial", 
 _IS_GONE: Final = "is_gone"
 
 
-@dataclass(frozen=True)
-class Verification:
+class Verification(msgspec.Struct, frozen=True):
     """The outcome of a comparison, in documents. The completeness document is one of them.
 
     ``expected``: documents that the store makes. ``found``: those of them that are

@@ -17,10 +17,11 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property
 from typing import Any, Final
+
+import msgspec
 
 from cmsspark.base.access import JOB_BINS, UNMATCHED_BINS, UNMATCHED_JOB_BINS
 from cmsspark.base.errors import UsageError
@@ -111,8 +112,7 @@ def is_field(table: Table, name: str) -> bool:
     return name != "timestamp" and (name != _PERIOD_COLUMN or name in table.keys)
 
 
-@dataclass(frozen=True)
-class DocumentSpec:
+class DocumentSpec(msgspec.Struct, frozen=True, dict=True):
     """What all documents of one table and day, or period, have in common.
 
     ``min_users``: fewer distinct users than this are withheld, but not 0.
@@ -328,8 +328,7 @@ BINS: Final = ("read", "matched", "malformed", "out_of_day", "write_only")
 BINS_OF_JOBS: Final = ("read", "matched", "malformed", "out_of_day", *JOB_BINS)
 
 
-@dataclass(frozen=True)
-class DaySummary:
+class DaySummary(msgspec.Struct, frozen=True):
     """The totals of a day's documents. Counts are of documents. ``left_out``: rows,
     None if none are left out.
     """

@@ -19,10 +19,12 @@ import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base import dates
 from cmsspark.base.errors import DataError, NotReady
@@ -57,8 +59,7 @@ from cmsspark.store.run_history import set_aside, sqlite_files
 # destination was last sent the day.
 
 
-@dataclass(frozen=True)
-class SpoolResult:
+class SpoolResult(msgspec.Struct, frozen=True):
     """What spooling a day came to, counts of documents. ``snapshot_no`` is None if
     nothing has changed.
     """
@@ -191,8 +192,7 @@ REPLACES: Final = "replaces_older"
 KEPT: Final = 5
 
 
-@dataclass(frozen=True)
-class Totals:
+class Totals(msgspec.Struct, frozen=True):
     """Documents of one or all snapshots by what became of them."""
 
     confirmed: int = 0

@@ -6,12 +6,12 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.errors import (
@@ -49,8 +49,7 @@ from cmsspark.store.stored_columns import require_pyspark, stored_rows
 DEFAULT_PRODUCER: Final = "cms-spark"
 
 
-@dataclass(frozen=True)
-class PublishRequest:
+class PublishRequest(msgspec.Struct, frozen=True):
     """What to publish, and the destination: the command line before the settings.
 
     ``sink``: a name of :data:`cmsspark.publish.sinks.SINKS`. ``amq``: its credentials
@@ -72,8 +71,7 @@ class PublishRequest:
     as_json: bool = False
 
 
-@dataclass(frozen=True)
-class PublishResult:
+class PublishResult(msgspec.Struct, frozen=True):
     """The outcome of publishing one table. ``spooled`` is None when an earlier run was resumed."""
 
     table: str

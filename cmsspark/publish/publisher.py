@@ -10,7 +10,6 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -38,8 +37,7 @@ _SENDABLE: Final = (BatchState.READY, BatchState.IN_DOUBT)
 MAX_REFUSED_WITHOUT_SUCCESS: Final = 5
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
+class RetryPolicy(msgspec.Struct, frozen=True):
     """When to give up. ``patience``: seconds without any confirmed batch. ``attempts``:
     of one batch in one run.
 
@@ -299,8 +297,7 @@ class Destination(msgspec.Struct, frozen=True):
         return is_equal and not set(self.hosts).isdisjoint(destination.hosts)
 
 
-@dataclass(frozen=True)
-class OutboxLocation:
+class OutboxLocation(msgspec.Struct, frozen=True):
     """An outbox on the disk: a table's day at a destination, which is the name of a folder."""
 
     destination: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -135,8 +134,7 @@ def publishing_settings(settings: Settings) -> PublishingSettings:
     return msgspec.structs.replace(section, **paths)
 
 
-@dataclass(frozen=True)
-class SinkOptions:
+class SinkOptions(msgspec.Struct, frozen=True):
     """What a sink may need to know beside its credentials.
 
     ``spool``: the folder of the file sink. ``type`` and ``producer``: of the documents.
@@ -149,5 +147,5 @@ class SinkOptions:
     producer: str
     type: str
     spool: Path
-    settings: PublishingSettings = field(default_factory=PublishingSettings)
+    settings: PublishingSettings = msgspec.field(default_factory=PublishingSettings)
     log: Callable[[str], None] = lambda text: None

@@ -14,12 +14,12 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final
 
+import msgspec
 import numpy as np
 
 from cmsspark.base.buffers import from_numpy
@@ -51,8 +51,7 @@ KEPT: Final = 4
 DiskReplicas = Callable[[Path], list[Part]]
 
 
-@dataclass(frozen=True)
-class Snapshots:
+class Snapshots(msgspec.Struct, frozen=True):
     """Folders of the snapshots, whether any was built just now, and the report of the
     catalogue's build.
 

@@ -9,9 +9,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.access import JOB_BINS
@@ -52,16 +53,15 @@ if TYPE_CHECKING:
     from cmsspark.run.spark import SparkResult
 
 
-@dataclass
-class DayOutcome:
+class DayOutcome(msgspec.Struct):
     """The result of a count without the rows of its tables."""
 
     bins: dict[str, StreamBins]
     #: Entries that the manifest takes as they are.
     manifest: dict[str, Any]
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
     #: Malformed records without their values.
-    examples: dict[str, list[str]] = field(default_factory=dict)
+    examples: dict[str, list[str]] = msgspec.field(default_factory=dict)
     #: The dump or run that datasets come from, for errors.
     source: str = ""
 

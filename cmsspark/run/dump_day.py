@@ -8,12 +8,13 @@ otherwise Spark. Both make the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base import dates
 from cmsspark.base.compiled import unavailable_reason
@@ -58,8 +59,7 @@ if TYPE_CHECKING:
 Written = tuple[int, dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class DumpJob:
+class DumpJob(msgspec.Struct, frozen=True):
     """A job on dumps. ``dbs``: the columns it reads of each DBS table. ``replicas``:
     whether it reads the snapshot.
 
@@ -243,8 +243,7 @@ def run(
         return done
 
 
-@dataclass(frozen=True)
-class DumpDayRun:
+class DumpDayRun(msgspec.Struct, frozen=True):
     """A run of a job for a day."""
 
     job: DayTables

@@ -8,9 +8,10 @@ are read for their ids. Without that folder they cannot be recognised.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotReady
 from cmsspark.base.schemas import stored_table
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 SENT_IDS: Final = 1_000_000
 
 
-@dataclass(frozen=True)
-class EarlierDay:
+class EarlierDay(msgspec.Struct, frozen=True):
     """The day before of a stream of jobs. ``source``: its files, None without a folder.
     ``ids``: the stored ids.
     """

@@ -9,8 +9,9 @@ the same cells.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from cmsspark.base.errors import CmssparkError, NotReady, SettingsError, UsageError
 from cmsspark.engines.names import AUTO, PROCESSES, SPARK
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from cmsspark.run.request import Inputs
 
 
-@dataclass(frozen=True)
-class EngineChoice:
+class EngineChoice(msgspec.Struct, frozen=True):
     """The engine that counts; ``reason`` says why it is Spark, and is empty for processes."""
 
     engine: str

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+import msgspec
 
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.run import engine_choice
@@ -16,8 +17,7 @@ from cmsspark.run.run_context import RunContext, running
 from cmsspark.sources.layout import Layout
 
 
-@dataclass(frozen=True)
-class JobRun:
+class JobRun(msgspec.Struct, frozen=True):
     """A run that has begun. ``is_local``: the inputs and the store are on this host's
     disks; then it has its lease.
     """

@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import date
 from types import FrameType
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base.schemas import stored_table
 from cmsspark.counting.crab_rows import merge_rows
@@ -34,8 +36,7 @@ def worker_pool() -> Iterator[WorkerPool]:
         yield pool
 
 
-@dataclass(frozen=True)
-class LocalRunner:
+class LocalRunner(msgspec.Struct, frozen=True):
     """Counts days by the processes of a pool; one day for each pool."""
 
     pool: WorkerPool
@@ -50,8 +51,7 @@ class LocalRunner:
         return LocalResult(merge(batches), context.day, tables)
 
 
-@dataclass
-class LocalResult:
+class LocalResult(msgspec.Struct):
     """A day that processes have counted: its side rows (see ``Aggregated.side_rows``)
     and its tables.
     """

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from cmsspark.base.memory import trim
 from cmsspark.base.text.terminal import pluralize
@@ -153,8 +154,7 @@ def _disk_replicas(
     return [partial(collect_disk_replicas, transport, RucioScan(inputs.replicas, rses))]
 
 
-@dataclass
-class LogDayRun:
+class LogDayRun(msgspec.Struct):
     """A run with its resolved inputs. ``opened`` is None if Spark's shuffle join
     attaches the datasets.
     """
@@ -172,7 +172,7 @@ class LogDayRun:
         def count_and_store(run_now: StagedRun) -> results.CurrentTable:
             context = self.context(reads_ids=reads_ids)
             counted = runner.run(stream_files(self.inputs), context)
-            report = self.opened.report.__dict__ if self.opened and self.opened.report else None
+            report = asdict(self.opened.report) if self.opened and self.opened.report else None
             outcome = day_result.build_outcome(self.request, self.inputs, counted, report)
             # Of the key that was used: the file may have changed since.
             outcome.manifest["pseudonym_key_id"] = context.pseudonyms.key_id

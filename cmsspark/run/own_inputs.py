@@ -12,11 +12,12 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
 
 from cmsspark.base.access import Quarantined
 from cmsspark.base.errors import DataError, InputMissing, UsageError
@@ -46,8 +47,7 @@ _BLOCK: Final = "block_name"
 _OF_ACCESSES: Final = tuple(name for name in ACCESS_STREAMS if name not in STREAMS_OF_JOB_ROWS)
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(msgspec.Struct, frozen=True):
     """Something that a job reads."""
 
     def problem(self, frames: str) -> str:
@@ -58,8 +58,7 @@ class Read:
         return ""
 
 
-@dataclass(frozen=True)
-class Accesses(Read):
+class Accesses(Read, frozen=True):
     """Accesses of a day: files that were read, with their dataset and block.
 
     By ``keys`` and ``sums`` the scan adds them up, of files that are in DBS. With
@@ -85,10 +84,10 @@ class Accesses(Read):
         for name in ("keys", "sums", "streams"):
             value = getattr(self, name)
             names = (value,) if isinstance(value, str) else tuple(value)
-            object.__setattr__(self, name, names)
+            msgspec.structs.force_setattr(self, name, names)
         if not self.streams:
             fitting = ACCESS_STREAMS if self.is_of_groups else _OF_ACCESSES
-            object.__setattr__(self, "streams", fitting)
+            msgspec.structs.force_setattr(self, "streams", fitting)
 
     @property
     def is_of_groups(self) -> bool:
@@ -128,8 +127,7 @@ class Accesses(Read):
         return ""
 
 
-@dataclass(frozen=True)
-class DumpTable(Read):
+class DumpTable(Read, frozen=True):
     """A table of a dump: ``dbs/DATASETS``, ``phedex/block_replicas``, ``rucio/REPLICAS``.
 
     ``columns``: those that are read. Without Spark the table must fit into memory.
@@ -163,8 +161,7 @@ class DumpTable(Read):
         return "" if self.columns else f"name the columns of {self.name} that are read"
 
 
-@dataclass(frozen=True)
-class Stored(Read):
+class Stored(Read, frozen=True):
     """A stored table of another job. A job of days takes the rows of its day, or of the
     ``days`` that end with it; a job of periods those of all days of the period.
 
@@ -182,8 +179,7 @@ class Stored(Read):
         return "" if self.days > 0 else "days begin at 1"
 
 
-@dataclass(frozen=True)
-class Folder(Read):
+class Folder(Read, frozen=True):
     """Files of one's own, in a folder or a single file: ``json`` (a record a line),
     ``csv`` with a header, ``parquet`` or ``avro``.
 
@@ -197,7 +193,7 @@ class Folder(Read):
     """
 
     path: str
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = msgspec.field(default_factory=dict)
     form: Literal["json", "csv", "parquet", "avro"] = "json"
 
     def problem(self, frames: str) -> str:
@@ -237,17 +233,16 @@ def find_beside(folder: Path, name: str) -> Path:
     return folder / name if is_here or Path(name).is_absolute() else travelled
 
 
-@dataclass
-class Fixed:
+class Fixed(msgspec.Struct):
     """The fixed list of what a run reads beside accesses, by the names of arguments."""
 
-    dumps: dict[str, Dump] = field(default_factory=dict)
-    stored: dict[str, dict[date, CurrentTable]] = field(default_factory=dict)
-    files: dict[str, list[tuple[str, tuple[InputFile, ...]]]] = field(default_factory=dict)
-    missing: set[date] = field(default_factory=set)
+    dumps: dict[str, Dump] = msgspec.field(default_factory=dict)
+    stored: dict[str, dict[date, CurrentTable]] = msgspec.field(default_factory=dict)
+    files: dict[str, list[tuple[str, tuple[InputFile, ...]]]] = msgspec.field(default_factory=dict)
+    missing: set[date] = msgspec.field(default_factory=set)
     #: Records of own folders by bin, and malformed ones as (name, detail).
-    records: dict[str, dict[str, int]] = field(default_factory=dict)
-    quarantined: list[tuple[str, str]] = field(default_factory=list)
+    records: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    quarantined: list[tuple[str, str]] = msgspec.field(default_factory=list)
 
     def entries(self, reads: Mapping[str, Read]) -> list[dict[str, Any]]:
         """Return the inputs as manifests have them."""
@@ -678,8 +673,7 @@ DAY: Final = "day"
 PERIOD: Final = "period"
 
 
-@dataclass(frozen=True)
-class JobFunction:
+class JobFunction(msgspec.Struct, frozen=True):
     """A declared function. ``reads``: what it takes by the names of its arguments.
     ``options``: its own options, by the names of keyword arguments. ``own_files``: paths
     that it names, of its columns and of own folders.
@@ -744,12 +738,11 @@ class JobFunction:
         return {name: both[name] for name in parameters if name in both}
 
 
-@dataclass(frozen=True)
-class OwnRequest(DayRequest):
+class OwnRequest(DayRequest, frozen=True):
     """A request to a user's job of days. ``own_options``: values of its own options."""
 
     reads_dumps: bool = False
-    own_options: Mapping[str, Any] = field(default_factory=dict)
+    own_options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Keep the streams as they are: a job may read none."""

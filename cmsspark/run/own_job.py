@@ -11,12 +11,12 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
+from msgspec.structs import replace
 
 from cmsspark.base.errors import SettingsError, UsageError
 from cmsspark.base.periods import Period

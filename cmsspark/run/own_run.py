@@ -8,11 +8,13 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from cmsspark.base.errors import CmssparkError, DataError, UsageError
 from cmsspark.base.periods import Interval, Period, start_ms
@@ -145,8 +147,7 @@ def _session(declared: JobFunction) -> SparkSession:
     return spark
 
 
-@dataclass
-class OwnRun:
+class OwnRun(msgspec.Struct):
     """A run of a job for a day or a period. ``request`` and ``job_run``: of a day."""
 
     declared: JobFunction
@@ -160,7 +161,7 @@ class OwnRun:
     job_run: JobRun | None = None
     spark: SparkSession | None = None
     allow_missing: bool = False
-    fixed: Fixed = field(default_factory=Fixed)
+    fixed: Fixed = msgspec.field(default_factory=Fixed)
 
     def store(self) -> CurrentTable:
         """Read, call, check and store."""
@@ -430,7 +431,7 @@ class OwnRun:
         result = local.LocalResult(
             merged, request.day, JobTables(), PROCESSES if self.spark is None else SPARK
         )
-        report = opened.report.__dict__ if opened.report else None
+        report = asdict(opened.report) if opened.report else None
         try:
             if accesses.is_single:
                 assert self.spark is not None
@@ -466,8 +467,7 @@ class OwnRun:
         return joined.select([*accesses.keys, *accesses.sums]).to_arrow()
 
 
-@dataclass(frozen=True)
-class _OwnStep:
+class _OwnStep(msgspec.Struct, frozen=True):
     """A function of a user that tasks call with a batch or a table."""
 
     function: Callable[[Any], Any]
@@ -495,8 +495,7 @@ class _OwnStep:
             ) from None
 
 
-@dataclass(frozen=True)
-class _Scanned:
+class _Scanned(msgspec.Struct, frozen=True):
     table: Any
     result: local.LocalResult
     report: Mapping[str, Any] | None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from cmsspark.filesystems.storage import Files
 from cmsspark.sources.folders import DayInput, Dump
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from cmsspark.settings.settings import Settings
 
 
-@dataclass(frozen=True)
-class JobRequest:
+class JobRequest(msgspec.Struct, frozen=True):
     """The request of a job on a day's logs or dumps: what to make, where to store it,
     and with which engine.
     """
@@ -48,8 +47,7 @@ class JobRequest:
         return (job.feed,) if job is not None and job.feed else tuple(DUMPS)
 
 
-@dataclass(frozen=True)
-class DayRequest(JobRequest):
+class DayRequest(JobRequest, frozen=True):
     """A request to a job on log streams. ``tables``: the report's name, and
     ``partials`` where they are kept.
 
@@ -76,15 +74,14 @@ class DayRequest(JobRequest):
             served = Epochs.load(self.settings.sources, self.settings.where).streams_of_day(
                 self.day
             )
-            object.__setattr__(self, "streams", served)
+            msgspec.structs.force_setattr(self, "streams", served)
 
     @property
     def sources(self) -> tuple[str, ...]:
         return (*self.streams, *DUMPS)
 
 
-@dataclass
-class Inputs:
+class Inputs(msgspec.Struct):
     """The fixed list of what a run reads."""
 
     files: Files
@@ -93,15 +90,15 @@ class Inputs:
     dbs: Dump
     #: The replicas' dump; None where no stream of the run needs it.
     replicas: Dump | None
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
     #: Files that are read as far as they are intact.
     accepted: frozenset[str] = frozenset()
     #: The source of each role that the run has (rule 28).
-    epochs: dict[str, str] = field(default_factory=dict)
+    epochs: dict[str, str] = msgspec.field(default_factory=dict)
     #: The meaning of each ``feed.field`` whose producer changed it.
-    meanings: dict[str, str] = field(default_factory=dict)
+    meanings: dict[str, str] = msgspec.field(default_factory=dict)
     #: The day before of each stream of jobs.
-    earlier: list[EarlierDay] = field(default_factory=list)
+    earlier: list[EarlierDay] = msgspec.field(default_factory=list)
 
     @property
     def has_accesses(self) -> bool:
@@ -147,8 +144,7 @@ def pattern_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@dataclass(frozen=True)
-class NamePatterns:
+class NamePatterns(msgspec.Struct, frozen=True):
     """Names of datasets: of ``patterns`` one must match, of ``antipatterns`` none may.
     ``*`` stands for any characters, ``?`` for one; the whole name must match. An empty
     tuple of patterns matches every name.

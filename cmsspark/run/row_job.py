@@ -5,12 +5,13 @@ which tables it reads and what it makes of them (rules 64 to 78).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base import dates
 from cmsspark.base.errors import DataError, UsageError
@@ -54,8 +55,7 @@ _LARGEST = 2**63 - 1
 _ROW_WEIGHT: Final = 16
 
 
-@dataclass
-class RowInputs:
+class RowInputs(msgspec.Struct, dict=True):
     """The inputs of a run, and what was counted of them. ``t0_ms``: the start of the day
     of Rucio's dump, or of that of tasks where the job reads no other.
     """
@@ -64,9 +64,9 @@ class RowInputs:
     transport: Transport
     files: Files
     dumps: list[Dump]
-    counts: dict[str, TableCounts] = field(default_factory=dict)
-    manifest: dict[str, Any] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    counts: dict[str, TableCounts] = msgspec.field(default_factory=dict)
+    manifest: dict[str, Any] = msgspec.field(default_factory=dict)
+    warnings: list[str] = msgspec.field(default_factory=list)
 
     @property
     def day(self) -> date:
@@ -182,15 +182,14 @@ def account_types(tables: Mapping[str, Sequence[pa.Table]]) -> dict[str, str | N
     return {row["ACCOUNT"]: row["ACCOUNT_TYPE"] for row in listed_rows(tables, "ACCOUNTS")}
 
 
-@dataclass(frozen=True)
-class AccountNames:
+class AccountNames(msgspec.Struct, frozen=True):
     """Accounts as tables have them: their class, and the name or the pseudonym (rules
     65 and 68). ``types``: ACCOUNT_TYPE of the accounts of a dump.
     """
 
     types: Mapping[str, str | None]
     pseudonyms: Pseudonyms
-    accounts: Accounts = field(default_factory=load_accounts)
+    accounts: Accounts = msgspec.field(default_factory=load_accounts)
 
     def describe(self, account: str | None) -> tuple[str, str]:
         """Return the name and the class of an account."""
@@ -201,8 +200,7 @@ class AccountNames:
         return name, of_class
 
 
-@dataclass(frozen=True)
-class RowJob:
+class RowJob(msgspec.Struct, frozen=True):
     """A job on such tables. ``tables``: its stored tables, the first one with its name.
     ``rucio``: the tables of Rucio's dump that it needs, without which it is not ready
     (75). ``optional``: those that it reads if the dump has them. ``reads_tasks``: it
@@ -310,8 +308,7 @@ class RowJob:
         return tables, inputs.describe(before)
 
 
-@dataclass(frozen=True)
-class RowRequest(JobRequest):
+class RowRequest(JobRequest, frozen=True):
     """A request to a job on rows. ``kinds``: the dumps that it reads."""
 
     kinds: tuple[str, ...] = ()

@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base import dates, self_metrics
 from cmsspark.base.entry_points import with_packages
@@ -59,8 +61,7 @@ _DETAILS: Final = (
 )
 
 
-@dataclass
-class RunContext:
+class RunContext(msgspec.Struct):
     """A run in progress. Call ``lock`` as soon as the store can be reached, and write
     the result in ``staged``.
     """
@@ -74,9 +75,9 @@ class RunContext:
     lease: Lease | None = None
     #: The run's manifest, once it is stored.
     manifest: Manifest | None = None
-    began: float = field(default_factory=time.time)
+    began: float = msgspec.field(default_factory=time.time)
     #: The same moment by a clock that does not jump.
-    began_ticks: float = field(default_factory=time.monotonic)
+    began_ticks: float = msgspec.field(default_factory=time.monotonic)
     _has_warned: bool = False
 
     def lock(self, files: Files) -> None:

@@ -10,13 +10,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from cmsspark.base import dates
@@ -58,12 +58,11 @@ from cmsspark.sources.rses import load_storage_sites
 # no record can be read from.
 
 
-@dataclass
-class FileNotes:
+class FileNotes(msgspec.Struct):
     """The notes of all tasks about the files of a stream, by the name of the file that a task had."""
 
-    numbers: dict[str, Counter[str]] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, Counter[str]] = msgspec.field(default_factory=dict)
+    reasons: dict[str, str] = msgspec.field(default_factory=dict)
 
     def add(self, file: str, count: int, detail: str) -> None:
         """Add a note of :mod:`cmsspark.sources.reader`; ``file`` is JSON."""
@@ -74,8 +73,7 @@ class FileNotes:
             self.numbers.setdefault(file, Counter())[detail] += count
 
 
-@dataclass(frozen=True)
-class FileRecords:
+class FileRecords(msgspec.Struct, frozen=True):
     """The records of one file. ``bytes``: as it is stored. ``content_bytes``: after unpacking."""
 
     file: str
@@ -231,33 +229,32 @@ def prune(root: Path, now: float, days: int = DAYS_KEPT) -> None:
 PREFIXES_NAMED: Final = 20
 
 
-@dataclass
-class ScanSummary:
+class ScanSummary(msgspec.Struct):
     """The side rows of a scan, summed. ``damaged``: entries of the manifest, one for
     each such file.
     """
 
     bins: dict[str, StreamBins]
-    damaged: list[dict[str, Any]] = field(default_factory=list)
+    damaged: list[dict[str, Any]] = msgspec.field(default_factory=list)
     #: Records of each stream that were beyond ``--quarantine-above``.
-    oversized: dict[str, int] = field(default_factory=dict)
-    sampled: dict[str, drift.Seen] = field(default_factory=dict)
+    oversized: dict[str, int] = msgspec.field(default_factory=dict)
+    sampled: dict[str, drift.Seen] = msgspec.field(default_factory=dict)
     #: Records whose file is not in DBS, by the beginning of its name.
-    prefixes: dict[str, Counter[str]] = field(default_factory=dict)
+    prefixes: dict[str, Counter[str]] = msgspec.field(default_factory=dict)
     #: Unmatched records by site, by stream (rule 73).
-    unmatched_sites: dict[str, Counter[str]] = field(default_factory=dict)
+    unmatched_sites: dict[str, Counter[str]] = msgspec.field(default_factory=dict)
     #: Numbers of readers, each of a task or a process: ``compiled``, or the reason why not.
-    readers: Counter[str] = field(default_factory=Counter)
+    readers: Counter[str] = msgspec.field(default_factory=Counter)
     #: The fields that any counted access has, by stream: bytes, site, user, app.
-    has: dict[str, set[str]] = field(default_factory=dict)
+    has: dict[str, set[str]] = msgspec.field(default_factory=dict)
     #: Malformed records that are counted and not kept, by stream.
-    not_kept: Counter[str] = field(default_factory=Counter)
+    not_kept: Counter[str] = msgspec.field(default_factory=Counter)
     #: Accesses without bytes of their own, and their bytes, by stream (rule 11).
-    set_aside: dict[str, Counter[str]] = field(default_factory=dict)
+    set_aside: dict[str, Counter[str]] = msgspec.field(default_factory=dict)
     #: Jobs of the day and their times, each job once, by stream (rule 11).
-    job_sums: dict[str, Counter[str]] = field(default_factory=dict)
+    job_sums: dict[str, Counter[str]] = msgspec.field(default_factory=dict)
     #: The notes about files, by stream.
-    files: dict[str, FileNotes] = field(default_factory=dict)
+    files: dict[str, FileNotes] = msgspec.field(default_factory=dict)
 
     @classmethod
     def from_rows(
@@ -494,8 +491,7 @@ def _copied(files: Files, path: str) -> Iterator[Path]:
         yield target
 
 
-@dataclass(frozen=True)
-class _Search:
+class _Search(msgspec.Struct, frozen=True):
     """A search for a column's largest value in a day's logs. ``catalogue``: None if
     no file is looked up.
     """

@@ -6,13 +6,14 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base.schemas import Table, stored_table
 from cmsspark.counting.crab_rows import first_rows
@@ -73,8 +74,7 @@ DRIVER_ROWS: Final = 1_000_000
 DRIVER_IDS: Final = 10_000_000
 
 
-@dataclass(frozen=True)
-class SparkRunner:
+class SparkRunner(msgspec.Struct, frozen=True):
     """Counts days with a Spark session. Without a catalogue in the context the shuffle
     join attaches the ``dumps``.
 
@@ -89,7 +89,7 @@ class SparkRunner:
     tables: Sequence[str]
     feed: str = "auto"
     rses: Rses | None = None
-    sites: StorageSites = field(default_factory=dict)
+    sites: StorageSites = msgspec.field(default_factory=dict)
     earlier_ids: Sequence[str] = ()
 
     def run(self, streams: Sequence[StreamFiles], context: TaskContext) -> SparkResult:
@@ -239,8 +239,7 @@ def _persisted(rows: DataFrame, *, is_adaptive: bool) -> DataFrame:
         return rows.persist(StorageLevel.MEMORY_AND_DISK)
 
 
-@dataclass
-class SparkResult:
+class SparkResult(msgspec.Struct, dict=True):
     """A day that Spark has counted, as :class:`cmsspark.run.local.LocalResult`.
     ``rows``: the merged rows, persisted.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, IncompleteRead, RemoteDisconnected
@@ -102,8 +101,7 @@ class HttpAddress(msgspec.Struct, frozen=True):
         return cls(match["host"].strip("[]").lower(), port, match["path"], is_secure, **fields)
 
 
-@dataclass(frozen=True)
-class HttpTimeouts:
+class HttpTimeouts(msgspec.Struct, frozen=True):
     """Deadlines in seconds. ``connect`` for each address with its TLS handshake;
     ``move``: how long nothing may be sent or received; ``whole``: from the first byte
     of a request to the last of its answer.
@@ -114,8 +112,7 @@ class HttpTimeouts:
     whole: float = 120.0
 
 
-@dataclass(frozen=True)
-class HttpAnswer:
+class HttpAnswer(msgspec.Struct, frozen=True):
     """A complete answer. ``body``: as much of it as was to be kept; ``is_cut``: there was more."""
 
     status: int

@@ -14,7 +14,6 @@ import os
 import pwd
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
@@ -93,8 +92,7 @@ def _nothing() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """The settings of every command on this host. Paths are absolute; ``None`` means "not set".
 
     ``root``: URI put before every default input folder. ``store``: default of
@@ -120,10 +118,10 @@ class Settings:
     store: str | None
     state_dir: Path
     cache_dir: Path
-    sources: Mapping[str, Any] = field(default_factory=_nothing)
-    publishing: Mapping[str, Any] = field(default_factory=_nothing)
-    daily: Mapping[str, Any] = field(default_factory=_nothing)
-    spark: Mapping[str, str] = field(default_factory=_nothing)
+    sources: Mapping[str, Any] = msgspec.field(default_factory=_nothing)
+    publishing: Mapping[str, Any] = msgspec.field(default_factory=_nothing)
+    daily: Mapping[str, Any] = msgspec.field(default_factory=_nothing)
+    spark: Mapping[str, str] = msgspec.field(default_factory=_nothing)
     origin: str | None = None
     profile: str | None = None
     jars: str | None = None
@@ -136,10 +134,10 @@ class Settings:
     max_line_bytes: int = DEFAULT_LINE_BYTES
     recheck_hours: int = DEFAULT_RECHECK_HOURS
     monitor: bool = True
-    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    metrics: MetricsSettings = msgspec.field(default_factory=MetricsSettings)
     job_folders: tuple[str, ...] = ()
     stream_folders: tuple[str, ...] = ()
-    lines: Lines = field(default_factory=dict, repr=False, compare=False)
+    lines: Lines = msgspec.field(default_factory=dict)
 
     def where(self, *key: str) -> str:
         """Return ``file, line N`` of a key, for messages: the nearest enclosing key

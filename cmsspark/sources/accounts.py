@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -28,8 +27,7 @@ class _AccountFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     production: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Accounts:
+class Accounts(msgspec.Struct, frozen=True):
     """The accounts of production, in the order of their bytes."""
 
     production: tuple[str, ...] = ()

@@ -5,7 +5,6 @@ are not accesses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
@@ -31,8 +30,7 @@ _SUMS: Final = (
 )
 
 
-@dataclass
-class CacheSums:
+class CacheSums(msgspec.Struct):
     """The records of one site: distinct servers and files, and sums in bytes. Null counts as 0."""
 
     closes: int = 0
@@ -42,9 +40,9 @@ class CacheSums:
     bypass_bytes: int = 0
     disk_bytes: int = 0
     prefetch_bytes: int = 0
-    servers: set[str] = field(default_factory=set)
+    servers: set[str] = msgspec.field(default_factory=set)
     #: The largest size of each file that was closed.
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class CacheDecoder(JsonDecoder):

@@ -11,12 +11,12 @@ leave the decoder as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from math import floor
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base import dates
 from cmsspark.base.access import AccessBatch, HtcondorJob

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.filesystems.storage import Files, join
@@ -31,8 +33,7 @@ _DATED: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})()", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"time=(\d{4})-(\d{2})-(\d{2})(?:_(.*))?", re.ASCII | re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Dump:
+class Dump(msgspec.Struct, frozen=True):
     """The dump of a log day: ``kind`` dbs, phedex or rucio; ``day`` and
     ``distance_days`` are None for ``current``.
     """
@@ -42,7 +43,7 @@ class Dump:
     folder: str
     tables: Mapping[str, tuple[InputFile, ...]]
     distance_days: int | None
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = msgspec.field(default=())
 
     @property
     def size(self) -> int:

@@ -8,9 +8,11 @@ compares this list with the folder afterwards. Pure Python over
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import date
 from itertools import groupby
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base.errors import InputMissing, NotReady
 from cmsspark.base.text.terminal import pluralize
@@ -54,8 +56,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class DayInput:
+class DayInput(msgspec.Struct, frozen=True):
     """A stream's files of one day. ``format_name``: enr, raw (aaa), eos, json, avro
     (cmssw), avro (crab).
     """

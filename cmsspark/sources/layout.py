@@ -11,12 +11,15 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base.config_files import nearest
 from cmsspark.base.errors import CmssparkError, InputMissing, SettingsError
@@ -168,8 +171,7 @@ def _settings(*key: str) -> str:
     return f"settings: {'.'.join(key)}"
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(msgspec.Struct, frozen=True):
     """A source of a role, or a meaning of a field, and its first day; ``first`` is
     ``date.min`` for always, None for never.
     """
@@ -178,14 +180,13 @@ class Epoch:
     first: date | None
 
 
-@dataclass(frozen=True)
-class Epochs:
+class Epochs(msgspec.Struct, frozen=True):
     """The sources of each role, and the meanings of each feed's fields, in the order of
     ``etc/sources.yaml``.
     """
 
-    roles: Mapping[str, tuple[Epoch, ...]] = field(default_factory=dict)
-    meanings: Mapping[str, Mapping[str, tuple[Epoch, ...]]] = field(default_factory=dict)
+    roles: Mapping[str, tuple[Epoch, ...]] = msgspec.field(default_factory=dict)
+    meanings: Mapping[str, Mapping[str, tuple[Epoch, ...]]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def load(cls, overrides: Mapping[str, Any] | None = None, where: Where = _settings) -> Epochs:
@@ -331,8 +332,7 @@ _WIDTHS: Final = {"YYYY": 4, "Y": 0, "MM": 2, "M": 0, "DD": 2, "D": 0}
 _DAYS: Final = ("YYYY/MM/DD", "year=Y/month=M/day=D")
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(msgspec.Struct, frozen=True):
     """One folder level of a day: a prefix and a number, zero-padded to ``width`` digits
     (0: not padded).
     """
@@ -357,8 +357,7 @@ class Level:
         return int(digits) if self.name(int(digits)) == name else None
 
 
-@dataclass(frozen=True)
-class InputLocation:
+class InputLocation(msgspec.Struct, frozen=True):
     """A folder of one source in one format. ``days`` is empty for dumps; ``since`` and
     ``until`` are years, or None. ``serves``: the source of a role
     (:mod:`cmsspark.sources.layout`), where a stream has several.
@@ -397,14 +396,13 @@ class InputLocation:
         )
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """All input locations by source (``aaa, eos, cmssw, crab, dbs, phedex`` …), in the
     order in which they are tried, and the epochs of the sources.
     """
 
-    locations: Mapping[str, tuple[InputLocation, ...]] = field(default_factory=dict)
-    epochs: Epochs = field(default_factory=Epochs)
+    locations: Mapping[str, tuple[InputLocation, ...]] = msgspec.field(default_factory=dict)
+    epochs: Epochs = msgspec.field(default_factory=Epochs)
 
     @classmethod
     def from_settings(cls, settings: Settings, root: str | None = None) -> Layout:

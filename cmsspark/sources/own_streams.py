@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -56,8 +55,7 @@ class _StreamFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs_replicas: bool = False
 
 
-@dataclass(frozen=True)
-class OwnStream:
+class OwnStream(msgspec.Struct, frozen=True):
     """A stream, the columns of its records, and the place of its days as
     ``etc/sources.yaml`` has it.
     """

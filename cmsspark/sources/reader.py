@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from typing import IO, Any, Final, NamedTuple
@@ -46,15 +45,14 @@ _DESCRIBED_BYTES: Final = 16_384
 REASON_PREFIX: Final = "reason "
 
 
-@dataclass
-class FileCounts:
+class FileCounts(msgspec.Struct):
     """The numbers of the files that a task reads. A file may be read by several tasks:
     the numbers add up.
     """
 
-    numbers: dict[str, Counter[str]] = field(default_factory=dict)
+    numbers: dict[str, Counter[str]] = msgspec.field(default_factory=dict)
     #: By file, what its first malformed record looks like and why it is malformed.
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = msgspec.field(default_factory=dict)
 
     def add(self, file: str, batch: AccessBatch) -> None:
         """Add a batch of a file."""

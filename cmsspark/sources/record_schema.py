@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -67,8 +66,7 @@ class Field(NamedTuple):
     check: Any
 
 
-@dataclass(frozen=True)
-class RecordSchema:
+class RecordSchema(msgspec.Struct, frozen=True, dict=True):
     """The schema of a format, or of one version of it.
 
     ``is_open``: records have more fields, so that one without a name in the schema is nothing new.
@@ -176,8 +174,7 @@ def _field(column: Column, attribute: str) -> Field:
     return Field(column, attribute, key, kind | None, check)
 
 
-@dataclass(frozen=True)
-class FormatVersions:
+class FormatVersions(msgspec.Struct, frozen=True):
     """The versions of a format by name. Most formats have one version with the name of the format.
 
     ``version_of`` takes the ``data`` of a record and returns the name of its version

@@ -8,15 +8,15 @@ so that importing this module is cheap and ``--help`` is quick.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import date
 from typing import Final
+
+import msgspec
 
 from cmsspark.base.errors import UsageError
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(msgspec.Struct, frozen=True):
     """A format of a stream's records.
 
     ``name``: the value of ``form`` in ``etc/sources.yaml``, and in
@@ -32,8 +32,7 @@ class Format:
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Stream:
+class Stream(msgspec.Struct, frozen=True):
     """A log stream.
 
     ``title``: a description of its records for ``run_spark --list``. ``formats``: in
@@ -94,8 +93,7 @@ class Stream:
         )
 
 
-@dataclass(frozen=True)
-class DumpKind:
+class DumpKind(msgspec.Struct, frozen=True):
     """A kind of dump. ``tables``: all known tables, each with its columns in
     ``schemas/inputs/<name>``.
 

@@ -5,7 +5,6 @@ exceptions (rule 23).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +31,7 @@ class _RseFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     sites: dict[str, Any] = {}
 
 
-@dataclass(frozen=True)
-class Rse:
+class Rse(msgspec.Struct, frozen=True):
     """A storage element: its name, site and kind of storage (``disk`` or ``tape``).
     ``is_test``: its replicas are no data for users.
     """
@@ -44,15 +42,14 @@ class Rse:
     is_test: bool = False
 
 
-@dataclass(frozen=True)
-class Rses:
+class Rses(msgspec.Struct, frozen=True):
     """The storage elements that count. ``numbers``: of each id (hex) the place in
     ``rses``, or :data:`TEST_RSE`; an id that is not there is an unknown RSE. Elements
     of one name have one number.
     """
 
     rses: tuple[Rse, ...] = ()
-    numbers: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     @classmethod
     def from_rows(

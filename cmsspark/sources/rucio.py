@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import IO, Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -156,14 +156,13 @@ def _half(part: slice, digits: str) -> int:
     return value - 2**64 if value >= 2**63 else value
 
 
-@dataclass
-class TableCounts:
+class TableCounts(msgspec.Struct):
     """The rows of a table: read, damaged (with some reasons), and ignored by kind."""
 
     records: int = 0
     damaged: int = 0
-    examples: list[str] = field(default_factory=list)
-    ignored: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = msgspec.field(default_factory=list)
+    ignored: Counter[str] = msgspec.field(default_factory=Counter)
 
     def add(self, counts: TableCounts) -> None:
         """Add the rows of another part of the table."""

@@ -7,10 +7,10 @@ come as Python's values, and the names of files as hashes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import IO, Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -77,8 +77,7 @@ _HISTORY_COLUMNS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class RowTable:
+class RowTable(msgspec.Struct, frozen=True):
     """How a table is read: the kind of each column, in the order in which they decide
     between two rows of one key. ``key``: empty if rows have none. ``optional``:
     columns that a dump may lack; they are null there. ``states``: the letters of the
@@ -89,7 +88,7 @@ class RowTable:
     columns: Mapping[str, str]
     key: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset(("UPDATED_AT",))
-    states: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 #: The rules of the dump of the day before.

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from cmsspark.base import dates
 from cmsspark.base.errors import Exit, parts_of_text
@@ -76,8 +78,7 @@ PATIENCE_HOURS: Final = 48.0
 STORED: Final = ("published", "done", "partial", "sending", "unsent", "running", "kept", "damaged")
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     """The state of a day of a job, a key of :data:`WORDS`, and its reason.
 
     ``refused``: refused documents. ``reason``: the fault in a line, ``where`` its file,
@@ -146,7 +147,7 @@ class Cell:
             "by": self.by,
             "refused": self.refused,
             "destinations": [
-                {key: value for key, value in delivery.__dict__.items() if value is not None}
+                {key: value for key, value in asdict(delivery).items() if value is not None}
                 for delivery in self.deliveries
             ],
         }
@@ -234,8 +235,7 @@ def inputs_named(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word in STREAMS or word in DUMPS))
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """What a day's state depends on beside its runs.
 
     ``window_start``: the first day that the next daily looks at, None if no daily
@@ -244,7 +244,7 @@ class Surroundings:
     """
 
     now_ms: int
-    records: Mapping[tuple[date, str], DayRecord] = field(default_factory=dict)
+    records: Mapping[tuple[date, str], DayRecord] = msgspec.field(default_factory=dict)
     window_start: date | None = None
     jobs: Collection[str] = ()
     patience_hours: float = PATIENCE_HOURS

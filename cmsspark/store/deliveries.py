@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from cmsspark.store.run_history import Published
 
@@ -23,8 +24,7 @@ _KINDS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """The destination that the settings name. ``outbox``: its folder in the outbox, None
     if nothing was ever sent to it; ``where`` names it for people. ``credentials``:
     the sink and its credentials file, as a publication that could not log in names it.
@@ -52,8 +52,7 @@ class Target:
         return kind == self.sink and (is_below or entry.destination == self.where)
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """The state of a stored run's documents at a destination: a key of :data:`STATES`.
 
     ``reason``: why they wait or were refused. ``is_configured``: whether the settings

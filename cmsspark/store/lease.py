@@ -20,10 +20,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, NotReady
@@ -98,8 +99,7 @@ def lease_folder(fout: str, job: str, interval: Interval) -> str:
     return join(fout, ".leases", job, interval.isoformat())
 
 
-@dataclass
-class Lease:
+class Lease(msgspec.Struct):
     """The lease in ``folder``; ``what`` names the work in messages. ``now`` returns
     seconds since 1970.
     """
@@ -109,8 +109,8 @@ class Lease:
     what: str
     ttl_s: float = TTL_S
     now: Callable[[], float] = time.time
-    process: dict[str, Any] = field(default_factory=identity)
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    process: dict[str, Any] = msgspec.field(default_factory=identity)
+    token: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
     _number: int = 0
     _since_ms: int = 0
 

@@ -16,11 +16,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from cmsspark.base import entry_points, schemas
 from cmsspark.base.errors import CmssparkError, SettingsError, UsageError, as_ours
@@ -51,8 +53,7 @@ _FRESH_S: Final = 1.0
 _VERSION: Final = 1
 
 
-@dataclass(frozen=True)
-class OwnJob:
+class OwnJob(msgspec.Struct, frozen=True):
     """A user's job: its entry as in the list of built-in jobs, its table, and the file
     or package that declares it.
     """
@@ -78,7 +79,7 @@ class OwnJob:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as the file of the state directory has it."""
-        return {"entry": dict(self.entry), "table": asdict(self.table)}
+        return {"entry": dict(self.entry), "table": msgspec.to_builtins(self.table)}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], where: str) -> OwnJob:
@@ -89,8 +90,7 @@ class OwnJob:
         return cls(document["entry"], Table(**table), where)
 
 
-@dataclass
-class Source:
+class Source(msgspec.Struct):
     """A file or an entry point: what it declares, or why it cannot be imported.
 
     ``stamp``: size and time of a file, the version of a package. ``is_named``: a file
@@ -98,7 +98,7 @@ class Source:
     """
 
     stamp: list[Any]
-    jobs: list[OwnJob] = field(default_factory=list)
+    jobs: list[OwnJob] = msgspec.field(default_factory=list)
     error: str = ""
     is_named: bool = False
 
@@ -444,8 +444,7 @@ _APPS: Final = "cmsspark.apps."
 _LOG_JOB: Final = f"{_APPS}usage.log_job"
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """What ``run_spark`` and the store know of a job: its tables, a line for
     ``run_spark --list``, and the module that declares it.
     """
@@ -527,8 +526,7 @@ class Job:
 _DEFAULTS: Final = Job("", "")
 
 
-@dataclass(frozen=True)
-class Declaration:
+class Declaration(msgspec.Struct, frozen=True):
     """A job with what its module gives.
 
     ``make_command()`` returns its click command. ``make_request(options, settings,

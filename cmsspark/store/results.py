@@ -12,9 +12,10 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date
 from typing import Any
+
+import msgspec
 
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing
 from cmsspark.base.manifests import Manifest
@@ -26,8 +27,7 @@ from cmsspark.store.own_jobs import JOBS
 ROWS_OF = "rows_of"
 
 
-@dataclass(frozen=True)
-class CurrentTable:
+class CurrentTable(msgspec.Struct, frozen=True):
     """A table's current result: the location of its folder of part files, and its run's manifest."""
 
     path: str

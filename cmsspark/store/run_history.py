@@ -13,11 +13,13 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self
+
+import msgspec
+from msgspec.structs import asdict, fields, replace
 
 from cmsspark.base import dates, private_folders
 from cmsspark.base.errors import CmssparkError, DataError, Exit, OutputError, UsageError
@@ -217,8 +219,7 @@ class State(StrEnum):
     INTERRUPTED = "INTERRUPTED"
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """One run. ``stored_run`` is its id in the store, None before it is stored; times are UTC ms.
 
     ``fingerprint`` is a digest of its inputs' files, ``rows`` of its report;
@@ -241,8 +242,8 @@ class Run:
     fingerprint: str | None = None
     exit_code: int | None = None
     error: str | None = None
-    process: Mapping[str, Any] = field(default_factory=dict)
-    details: Manifest = field(default_factory=lambda: Manifest.from_dict({}))
+    process: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    details: Manifest = msgspec.field(default_factory=lambda: Manifest.from_dict({}))
 
     @property
     def interval(self) -> str:
@@ -258,11 +259,10 @@ class Run:
     def as_dict(self) -> dict[str, Any]:
         """Return the run as ``--json`` prints it."""
         day, details = self.day.isoformat(), self.details.document
-        return {**self.__dict__, "day": day, "state": self.state.value, "details": details}
+        return {**asdict(self), "day": day, "state": self.state.value, "details": details}
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """What became of the documents of a stored run's table at a destination, when it
     was last published.
 
@@ -285,8 +285,7 @@ class Published:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """The last verification of the current result of a day or period, named as its
     folder; ``error`` is empty if all bytes are those of its manifest. ``part_count`` is 0
     where its manifest has no checksums.
@@ -498,7 +497,7 @@ class RunHistory(StateDatabase):
 
     def note_published(self, published: Published) -> None:
         """Record the outcome of publishing a table."""
-        values = {**published.__dict__, "day": published.day.isoformat()}
+        values = {**asdict(published), "day": published.day.isoformat()}
         *counted, outbox, reason = values.values()
         with self._transaction() as db:
             db.execute(
@@ -535,7 +534,7 @@ class RunHistory(StateDatabase):
         with self._guard():
             self._db.execute(
                 "INSERT OR REPLACE INTO checks VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (absolute(store), *check.__dict__.values()),
+                (absolute(store), *asdict(check).values()),
             )
 
     def checks(self, store: str) -> dict[tuple[str, str], Check]:

@@ -10,9 +10,10 @@ import json
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from cmsspark import __version__
 from cmsspark.base import dates
@@ -45,8 +46,7 @@ FILE_ROWS = 6_000_000
 _WRITE_AGAIN = "run it again; where it happens again, check the disk of the store"
 
 
-@dataclass
-class StagedRun:
+class StagedRun(msgspec.Struct):
     """A run that is being written. :meth:`write` adds tables; :meth:`commit` makes the
     run current.
     """
@@ -56,7 +56,7 @@ class StagedRun:
     run_id: str
     job: str
     interval: Interval
-    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tables: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     #: Called before the run becomes current; an error that it raises keeps the previous result.
     before_commit: Callable[[], None] | None = None
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import date
 from functools import cache
 from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from cmsspark.base.errors import DataError, InputMissing, UsageError, missing_pyspark
 from cmsspark.base.memory import is_shortage

@@ -8,9 +8,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.manifests import Manifest
@@ -38,8 +40,7 @@ BATCH_ROWS: Final = 2_000_000
 When = TypeVar("When")
 
 
-@dataclass(frozen=True)
-class StoredDays:
+class StoredDays(msgspec.Struct, frozen=True):
     """The stored days of a period: each day's partials, the missing days, and the
     reasons why some are partial.
     """
@@ -49,7 +50,7 @@ class StoredDays:
     fout: str
     partials: dict[date, CurrentTable]
     missing: tuple[date, ...]
-    partial: dict[date, str] = field(default_factory=dict)
+    partial: dict[date, str] = msgspec.field(default_factory=dict)
 
     @property
     def is_partial(self) -> bool:
@@ -246,8 +247,7 @@ def find_days(files: Files, fout: str, period: Period) -> StoredDays:
     return StoredDays(period, files, fout, stored, tuple(missing), partial_reasons(manifests))
 
 
-@dataclass(frozen=True)
-class JobDays(StoredDays):
+class JobDays(StoredDays, frozen=True):
     """The stored days of a period of one ``job`` that stores sums, such as what jobs cost."""
 
     job: str = ""

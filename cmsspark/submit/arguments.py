@@ -8,15 +8,15 @@ knows; the job gets all others as they are, and everything after the first ``--`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.spelling import suggestion
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """An option of the wrapper. ``metavar`` None: a flag. ``spark``: the Spark option
     that it is short for.
     """
@@ -138,17 +138,16 @@ OF_A_SCRIPT: Final = ("--debug", "--verbose", "--version", "--list", "--no-log4j
 Signature = Mapping[str, bool]
 
 
-@dataclass
-class Request:
+class Request(msgspec.Struct):
     """What a command line asks for: the wrapper's options (values in the order given),
     the job and its arguments.
     """
 
     job: str | None = None
-    arguments: list[str] = field(default_factory=list)
-    values: dict[str, list[str]] = field(default_factory=dict)
+    arguments: list[str] = msgspec.field(default_factory=list)
+    values: dict[str, list[str]] = msgspec.field(default_factory=dict)
     #: The whole line, without the program's name.
-    argv: list[str] = field(default_factory=list)
+    argv: list[str] = msgspec.field(default_factory=list)
 
     def has(self, name: str) -> bool:
         """Return whether the flag or option was given."""

@@ -14,12 +14,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 from xml.parsers import expat
+
+from msgspec.structs import replace
 
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.base.errors import (

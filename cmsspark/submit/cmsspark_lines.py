@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from cmsspark.base import dates, efficiency, periods
 from cmsspark.base.errors import UsageError
@@ -84,8 +85,7 @@ _RENAMED: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass
-class Translation:
+class Translation(msgspec.Struct):
     """A line in today's words: ``argv`` without the program's name, and notes on what
     was replaced.
 
@@ -93,7 +93,7 @@ class Translation:
     """
 
     argv: list[str]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     default_day: date | None = None
 
 

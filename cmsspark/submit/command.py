@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base.errors import UsageError
 from cmsspark.settings.pseudonyms import KEY_FILE, KEY_VARIABLE
@@ -139,8 +141,7 @@ POD_OPTION: Final = "spark.kubernetes.driver.pod.name"
 JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 
-@dataclass(frozen=True)
-class OwnFiles:
+class OwnFiles(msgspec.Struct, frozen=True):
     """What travels with a user's job: its code with what lies beside it and, to a driver
     elsewhere, the descriptions of streams and what is known of other users' jobs.
     """
@@ -150,8 +151,7 @@ class OwnFiles:
     state: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class InstallPaths:
+class InstallPaths(msgspec.Struct, frozen=True):
     """Files of this installation: what spark-submit starts for a built-in job, the log
     settings, the package's zip and the pseudonyms' key (made when they are called for),
     and the URI of the folder for event logs of measured runs, None where they are not
@@ -168,8 +168,7 @@ class InstallPaths:
     run: str = "run"
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """A command ready to run: its words, what it adds to the environment, how it runs,
     and what to tell.
     """
@@ -177,7 +176,7 @@ class Command:
     argv: list[str]
     env: Mapping[str, str]
     mode: Mode
-    options: Options = field(default_factory=Options)
+    options: Options = msgspec.field(default_factory=Options)
     profile: str = ""
     notes: tuple[str, ...] = ()
     #: Seconds that an application on YARN may wait for its start.

@@ -15,9 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from cmsspark.base import dates
 from cmsspark.base.errors import Exit, InputMissing, UsageError

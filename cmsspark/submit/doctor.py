@@ -11,11 +11,12 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
+from msgspec.structs import asdict, replace
 
 from cmsspark import __version__
 from cmsspark.base.compiled import OFF, unavailable_reason
@@ -40,8 +41,7 @@ _NONE: Final = 200_000_000
 _THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct, frozen=True):
     """What was found of one need. ``state``: ok, note or wrong; ``mend``: what to do,
     None where nothing is.
     """

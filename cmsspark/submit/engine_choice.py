@@ -9,8 +9,9 @@ command of processes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from cmsspark.base.errors import UsageError
 from cmsspark.engines.names import AUTO, ENGINES, PROCESSES, SPARK

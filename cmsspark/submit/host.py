@@ -13,8 +13,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from cmsspark.base.errors import SettingsError
 
@@ -28,8 +29,7 @@ def write_note(text: str) -> None:
     sys.stderr.flush()
 
 
-@dataclass(frozen=True)
-class Spark:
+class Spark(msgspec.Struct, frozen=True):
     """An installation of Spark: its folder, version, and the Scala version of its jars."""
 
     home: Path
@@ -53,8 +53,7 @@ class Spark:
 NO_SPARK = Spark(Path("$SPARK_HOME"), "", "")
 
 
-@dataclass(frozen=True)
-class Java:
+class Java(msgspec.Struct, frozen=True):
     """A Java: the program, its major version and its full version (as it names its build)."""
 
     program: Path
@@ -62,8 +61,7 @@ class Java:
     version: str
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(msgspec.Struct, frozen=True):
     """What the command line depends on: cores, memory (bytes), this Python, Spark, this
     package, the environment.
     """

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
+
+import msgspec
 
 from cmsspark.base.errors import UsageError
 from cmsspark.base.text.spelling import suggestion
@@ -24,8 +25,7 @@ MANY: Final = -1
 CARRIED, DROPPED, REFUSED = "carried", "dropped", "refused"
 
 
-@dataclass(frozen=True)
-class Old:
+class Old(msgspec.Struct, frozen=True):
     """An option of a script of CMSSpark. ``values``: words behind it; ``about``: why it
     is dropped, or what to do instead of it.
     """
@@ -245,8 +245,7 @@ BUILT_IN_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass
-class OldLine:
+class OldLine(msgspec.Struct):
     """A line of a script, read by the options that it declares.
 
     ``words``: the options that are carried over, in order, as the script would take them;
@@ -255,12 +254,12 @@ class OldLine:
     """
 
     script: str
-    words: list[str] = field(default_factory=list)
-    options: dict[str, str] = field(default_factory=dict)
-    wrapper: list[str] = field(default_factory=list)
-    positional: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    words: list[str] = msgspec.field(default_factory=list)
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+    wrapper: list[str] = msgspec.field(default_factory=list)
+    positional: list[str] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    refused: list[str] = msgspec.field(default_factory=list)
 
     def note_difference(self, text: str) -> None:
         """Add a difference of meaning, which is one line of the answer."""

@@ -18,9 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
+
+from msgspec.structs import replace
 
 from cmsspark.apps.monitor import spark_watch
 from cmsspark.base.errors import CmssparkError, Exit, NotReady

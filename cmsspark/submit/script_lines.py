@@ -10,10 +10,11 @@ import calendar
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Final
+
+import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
@@ -215,8 +216,7 @@ def answer(
     )
 
 
-@dataclass
-class _Answer:
+class _Answer(msgspec.Struct):
     """What replaces one line of a Python script: the name of the job or command, the
     lines to type and a word on it.
     """

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import PurePosixPath
 from typing import Final
+
+import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
@@ -23,8 +24,7 @@ from cmsspark.submit.old_scripts import SCRIPTS, plain_name
 Values = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Shell:
+class Shell(msgspec.Struct, frozen=True):
     """A shell script. ``starts``: the lines that it starts, where ``{name}`` stands for
     a value; an option whose value a line lacks is left out, and other words of the line
     are passed on.
@@ -37,8 +37,8 @@ class Shell:
     starts: tuple[str, ...]
     words: str = ""
     defaults: Callable[[Values], None] = lambda values: None
-    options: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = msgspec.field(default_factory=dict)
+    notes: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def _first_of_month() -> date:
@@ -310,8 +310,7 @@ def shell_name(path: str) -> str | None:
     return None
 
 
-@dataclass
-class Started:
+class Started(msgspec.Struct):
     """The lines that a shell script starts, each as a script and its words, and notes
     on words of the line that none of them has; ``refused``: words that are not supported.
     """

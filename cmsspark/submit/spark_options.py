@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -76,8 +75,7 @@ LISTS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True):
     """An option's value, where it came from, why (for a profile's), and what it was laid over."""
 
     value: str
@@ -86,11 +84,10 @@ class Chosen:
     overridden: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass
-class Options:
+class Options(msgspec.Struct):
     """Spark's options by name, the last layer on top."""
 
-    chosen: dict[str, Chosen] = field(default_factory=dict)
+    chosen: dict[str, Chosen] = msgspec.field(default_factory=dict)
 
     def set_option(self, name: str, value: str, origin: str, reason: str = "") -> None:
         """Lay a value over what is there. Raises UsageError or SettingsError for
@@ -311,8 +308,7 @@ GIB: Final = 1 << 30
 CONDITIONS: Final = ("built-in", "own", "client", "cluster", "event-log-folder")
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True):
     """One profile file; ``options`` in the order of the file."""
 
     name: str

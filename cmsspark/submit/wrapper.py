@@ -11,11 +11,11 @@ import re
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from msgspec.structs import replace
 
 from cmsspark import __version__
 from cmsspark.base import dates, reporting

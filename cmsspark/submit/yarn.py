@@ -15,10 +15,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
+
+import msgspec
 
 from cmsspark.base.errors import Exit, NotReady, SettingsError
 
@@ -145,8 +146,7 @@ def smallest_node(environ: Mapping[str, str]) -> int | None:
     return min(node_sizes(environ), default=None)
 
 
-@dataclass(frozen=True)
-class Queue:
+class Queue(msgspec.Struct, frozen=True):
     """A queue of YARN's capacity scheduler."""
 
     path: str
@@ -223,8 +223,7 @@ def diagnostics(environ: Mapping[str, str], application: str) -> str:
     return _answer(environ, path, lambda answer: str(answer["app"].get("diagnostics") or "")) or ""
 
 
-@dataclass(frozen=True)
-class Executors:
+class Executors(msgspec.Struct, frozen=True):
     """What YARN has given to an application that runs, and what it asks for."""
 
     running: int
@@ -412,8 +411,7 @@ def is_unknown(address: str) -> bool:
     return False
 
 
-@dataclass
-class Application:
+class Application(msgspec.Struct):
     """What spark-submit has said of the application that it submitted."""
 
     log: Callable[[str], None]
@@ -425,7 +423,7 @@ class Application:
     wait_reason: str = ""
     #: The container that ended badly last.
     failed: str | None = None
-    began: float = field(default_factory=time.monotonic)
+    began: float = msgspec.field(default_factory=time.monotonic)
 
     def hear(self, text: str) -> None:
         """Take in a message of Spark's YARN client, without its mark."""

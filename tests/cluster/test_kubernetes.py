@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.settings.settings import Settings
 from cmsspark.submit.host import this_host

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.base.access import AccessBatch
 from cmsspark.base.errors import DataError, SettingsError

@@ -5,11 +5,11 @@ joined without keys.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.engines import shuffle_join
 from cmsspark.engines.merge_task import partition_numbers

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import date
 from multiprocessing import Pipe
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import IO
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.base import self_metrics
 from cmsspark.base.access import AccessBatch, Group

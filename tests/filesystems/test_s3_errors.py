@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.base.errors import CmssparkError, InputMissing, NotAllowed, NotReady, SettingsError
 from cmsspark.engines import session

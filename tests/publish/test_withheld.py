@@ -5,11 +5,11 @@ carry accounts.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.publish.comparison import open_comparison
 from cmsspark.publish.document_schemas import validator_for

@@ -8,11 +8,12 @@ import bz2
 import gzip
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.base.errors import NotReady, SettingsError, UsageError
 from cmsspark.engines.names import PROCESSES, SPARK

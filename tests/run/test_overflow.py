@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cmsspark.base.errors import DataError
@@ -52,8 +53,8 @@ def far(tmp_path: Path) -> tuple[DayRequest, Inputs, FarFiles]:
     elsewhere = FarFiles()
     return (
         request,
-        dataclasses.replace(
-            inputs, files=elsewhere, streams=[dataclasses.replace(source, files=files)]
+        msgspec.structs.replace(
+            inputs, files=elsewhere, streams=[msgspec.structs.replace(source, files=files)]
         ),
         elsewhere,
     )

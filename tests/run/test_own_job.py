@@ -12,13 +12,13 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 import cmsspark as cms_module
 from cmsspark.apps.usage.diff import command as diff_command

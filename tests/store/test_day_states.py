@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.store.daily_state import DayRecord, Note
 from cmsspark.store.day_states import (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.store import run_history
 from cmsspark.store.deliveries import Delivery, Target, deliveries, is_delivered

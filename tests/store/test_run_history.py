@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.base.errors import DataError, OutputError, UsageError
 from cmsspark.base.manifests import Manifest

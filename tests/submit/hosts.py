@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from cmsspark.settings.settings import Settings
 from cmsspark.store.own_jobs import Job, find_job

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.base.errors import UsageError
 from tests.submit.hosts import HOST, SETTINGS, command

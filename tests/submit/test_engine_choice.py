@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.base.errors import UsageError
 from cmsspark.run.inputs import INDEX_FILES_KEY

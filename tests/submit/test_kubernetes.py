@@ -8,10 +8,10 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.base.errors import CmssparkError, NotAllowed, NotReady, SettingsError
 from cmsspark.submit import kubernetes

@@ -5,9 +5,10 @@ worst`` and the pages Efficiency and Steps rank them by the same SQL over the st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Final
+
+import msgspec
 
 from cmsspark.apps.ask.use import HEADINGS, Answer, Part, page_address, window_dict
 from cmsspark.base import efficiency
@@ -44,8 +45,7 @@ AGENTS: Final = """
 """
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(msgspec.Struct, frozen=True):
     """A table, the column that is ranked, the SQL of its sums, of which the first is the
     order, and the page that shows it.
     """

@@ -5,10 +5,12 @@ copy, and how good it was.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.apps.ask.use import Answer, Part, matching_names, page_address, read_frame
 from cmsspark.base.errors import DataError, InputMissing
@@ -34,8 +36,7 @@ _SINCE_QUANTILES: Final = {
 LIKELY: Final = 0.5
 
 
-@dataclass(frozen=True)
-class StoredForecast:
+class StoredForecast(msgspec.Struct, frozen=True):
     """A stored forecast: the first day of its weeks, its rows, those of its quality,
     what popular means in it, how many weeks it is for, and warnings of its run, such as
     that its history is short.

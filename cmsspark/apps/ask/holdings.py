@@ -4,10 +4,12 @@ and what nobody reads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import date
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.apps.ask.forecast import LIKELY, StoredForecast, forecast_or_none
 from cmsspark.apps.ask.use import (
@@ -39,8 +41,7 @@ _SUMS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The replicas that a question is about; None means all. ``site`` may be a pattern."""
 
     tier: str | None = None

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base.errors import CmssparkError, InputMissing
 from cmsspark.base.periods import spans
@@ -108,8 +110,7 @@ _BYTES: Final = (
 _SHARES: Final = ("efficiency", "allocated_efficiency", "failed_share")
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A table of an answer. Names are the last columns, as they are long."""
 
     title: str
@@ -147,8 +148,7 @@ def _shown(name: str, value: Any) -> object:
     return value
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """An answer: a headline, facts and tables; ``summary`` has the values of the
     headline and facts for JSON.
     """
@@ -157,7 +157,7 @@ class Answer:
     facts: list[str]
     parts: list[Part]
     summary: dict[str, Any]
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
     #: The address of the page of ``cmsspark dashboard`` that shows the same, without a host.
     page: str = ""
 

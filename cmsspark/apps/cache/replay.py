@@ -9,12 +9,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from cmsspark.apps.cache import policies, scored, segmented
 from cmsspark.apps.cache.trace import MOST_BYTES, Trace
@@ -123,8 +124,7 @@ def check_policies(names: Iterable[str]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Replay:
+class Replay(msgspec.Struct, frozen=True):
     """What a policy missed of a trace. Requests and bytes of requests; ``compulsory``:
     first requests, which any cache misses; ``bypassed``: requests of objects larger
     than the cache.
@@ -287,8 +287,7 @@ class Simulation:
         return misses, missed
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """A replay beside LRU and the bound: no policy misses fewer than ``least_misses``,
     ``least_missed_bytes``; None where no bound was asked for.
     """

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,6 +17,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from pyarrow import csv
 
 from cmsspark.base.arrays import Array, jit
@@ -267,8 +267,7 @@ MOST_BYTES: Final = 2**61
 _BATCH_BYTES: Final = 16 << 20
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True):
     """``objects``: int32, the object of each request; ``times_ms``: int64, UTC,
     ascending; ``sizes``: int64 bytes of each object, positive, those of its first
     request. ``dropped``: requests that could not be used, by reason. ``resized``:
@@ -280,7 +279,7 @@ class Trace:
     objects: Array
     times_ms: Array
     sizes: Array
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = msgspec.field(default_factory=dict)
     resized: int = 0
     reads: Array | None = None
     recorded: tuple[int, int] | None = None
@@ -574,8 +573,7 @@ def _arrow_batches(path: Path, kind: str, as_text: Set[str]) -> Iterator[pa.Reco
 # Traces from stored days.
 
 
-@dataclass(frozen=True)
-class SiteTraces:
+class SiteTraces(msgspec.Struct, frozen=True):
     """The requests of stored days, of all sites. ``requests``: a row with its accesses
     for each day, dataset and site; ``sizes``: bytes and files of datasets by DBS.
     """

@@ -6,7 +6,6 @@ a month (rule 38).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -43,8 +42,7 @@ _JOBS: Final = ("data_aggregation", *(STREAMS_BY_NAME[name].report for name in S
 _SAFE: Final = 2.0**63 * (1 - 2.0**-20)
 
 
-@dataclass(frozen=True)
-class CrabDays(StoredDays):
+class CrabDays(StoredDays, frozen=True):
     """The stored days of a period with CRAB's jobs."""
 
     @property

@@ -13,12 +13,12 @@ import pwd
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec.structs import replace
 
 from cmsspark.base import dates, reporting
 from cmsspark.base.errors import CmssparkError, UsageError, as_ours

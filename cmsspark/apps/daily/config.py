@@ -12,13 +12,13 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from cmsspark.apps.daily.planner import POLICIES, Rules
 from cmsspark.base.errors import NotAllowed, OutputError, SettingsError, UsageError
@@ -243,8 +243,7 @@ class _Section(Rules, forbid_unknown_fields=True, frozen=True):
     pushgateway: str | None = None
 
 
-@dataclass(frozen=True)
-class Targets:
+class Targets(msgspec.Struct, frozen=True):
     """Where it is reported how a daily ended. ``pushgateway``: the address of a
     Pushgateway that takes the metrics of CMS's cron jobs, begin and end.
     """
@@ -255,8 +254,7 @@ class Targets:
     pushgateway: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class DailyConfig(Targets):
+class DailyConfig(Targets, frozen=True, kw_only=True):
     """What ``cmsspark daily`` does. ``days``: how far back it looks. ``publish``:
     whether stored days are published. ``parallel``: days at once. ``attempts``: failed
     runs of the same inputs before a day is given up. ``options``: of run_spark itself.

@@ -10,7 +10,6 @@ import re
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Annotated, Any, Final
 
@@ -60,8 +59,7 @@ class Rules(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     dump_wait_days: _NotNegative = 2
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """A source's files of a day: sizes in bytes and the latest mtime in UTC ms."""
 
     source: str
@@ -69,8 +67,7 @@ class Listing:
     newest_ms: int
 
 
-@dataclass(frozen=True)
-class Readiness:
+class Readiness(msgspec.Struct, frozen=True):
     """``reasons`` not to read yet, none when ready; ``warnings`` in any case."""
 
     reasons: tuple[str, ...] = ()
@@ -207,8 +204,7 @@ def _patience_ends(day: date, rules: Rules) -> int:
 POLICIES: Final = ("require", "partial", "tmp")
 
 
-@dataclass(frozen=True)
-class PlannedTask:
+class PlannedTask(msgspec.Struct, frozen=True):
     """A task of a day. ``reason``: missing, damaged, stale (with what changed),
     unpublished.
     ``runs`` is False where the result only needs publishing; ``options`` go to the job;
@@ -220,15 +216,14 @@ class PlannedTask:
     reason: str
     runs: bool = True
     options: tuple[str, ...] = ()
-    readiness: Readiness = field(default_factory=Readiness)
+    readiness: Readiness = msgspec.field(default_factory=Readiness)
     error: CmssparkError | None = None
     #: A digest of the inputs, of this code's version, and of the options; empty where
     #: nothing is run.
     fingerprint: str = ""
 
 
-@dataclass(frozen=True)
-class Planner:
+class Planner(msgspec.Struct, frozen=True):
     """Plans tasks. ``published``: the publications in the run history; None where
     publishing is off. ``target`` returns the destination that the settings name.
     """

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import cache
 from typing import IO, TYPE_CHECKING, Final, Self
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark import __version__
 from cmsspark.apps.daily.planner import Rules, is_overdue
@@ -68,8 +69,7 @@ EXIT_PRIORITY: Final = (
 _GAP_DAYS: Final = 400
 
 
-@dataclass(frozen=True)
-class TaskOutcome:
+class TaskOutcome(msgspec.Struct, frozen=True):
     """How a task ended.
 
     ``word`` is done, published, waiting, unsent, failed, left (not tried), acknowledged
@@ -201,8 +201,7 @@ def record_gap(
     state.planned_until = last if until is None else max(until, last)
 
 
-@dataclass(frozen=True)
-class DailyReport:
+class DailyReport(msgspec.Struct, frozen=True):
     """All that is reported of one call. ``unfinished``: days before ``first`` that are
     not done, by key; ``silent``: a line for each stream whose sites fell silent.
     """
@@ -211,7 +210,7 @@ class DailyReport:
     last: date
     outcomes: Sequence[TaskOutcome]
     overdue: Sequence[TaskOutcome] = ()
-    unfinished: Mapping[str, DayRecord] = field(default_factory=dict)
+    unfinished: Mapping[str, DayRecord] = msgspec.field(default_factory=dict)
     silent: Sequence[str] = ()
 
     @property
@@ -278,8 +277,7 @@ def _log(text: str) -> None:
         click.echo(text, err=True)
 
 
-@dataclass
-class Daily:
+class Daily(msgspec.Struct):
     """One call of ``cmsspark daily``. ``argv``: options that every command line gets;
     ``now`` is in seconds.
 
@@ -295,7 +293,7 @@ class Daily:
     root: str | None = None
     only: frozenset[date] | None = None
     force: bool = False
-    runner: Runner = field(default_factory=Commands)
+    runner: Runner = msgspec.field(default_factory=Commands)
     log: Callable[[str], None] = _log
     now: Callable[[], float] = time.time
     #: Called after each task: the daily is alive.

@@ -8,13 +8,14 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import msgspec
 from flask import Flask, Response, abort, current_app, redirect, render_template, request
+from msgspec.structs import replace
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
@@ -70,8 +71,7 @@ _PACKED: Final = ("text/html", "text/csv", "application/json", "image/svg+xml")
 _AT_ONCE: Final = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 
 
-@dataclass(frozen=True)
-class Services:
+class Services(msgspec.Struct, frozen=True, dict=True):
     """What the pages are made from. ``prefix``: the path before all addresses, behind a
     proxy; empty or ``/name``. ``settings`` name the destination of publishing.
     ``private``: the store with the partials.

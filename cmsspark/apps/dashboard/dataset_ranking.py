@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -167,8 +167,7 @@ def concentration(measured: pa.ChunkedArray) -> list[tuple[int, int, float]]:
 # The use of one dataset: over time, by site, by application; and when it was read last.
 
 
-@dataclass(frozen=True)
-class DatasetUse:
+class DatasetUse(msgspec.Struct, frozen=True):
     """What the pages show of a dataset in a period.
 
     ``totals``: sums as in ``SUMS``. ``by_step``: (first day, stream, sums …); ``by_site``:

@@ -5,10 +5,10 @@ bytes and milliseconds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -65,8 +65,7 @@ class Names:
         return {column: list(numbers) for column, numbers in self._numbers.items()}
 
 
-@dataclass(frozen=True)
-class DayRows:
+class DayRows(msgspec.Struct, frozen=True):
     """The partials of a day.
 
     ``day``: days since 1970; ``keys``: the ids of its pseudonym keys. Rows without a
@@ -177,16 +176,14 @@ def _stored_rows(entry: StoredInterval) -> pa.Table:
 _BATCH: Final = 250_000
 
 
-@dataclass(frozen=True)
-class _Stored:
+class _Stored(msgspec.Struct, frozen=True):
     """Where a column of a part stands in the file."""
 
     kind: np.dtype[Any]
     offset: int
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """A part: its keys in order, where the rows of each begin, where those of the last
     end, and its columns.
     """

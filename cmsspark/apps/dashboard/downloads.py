@@ -7,7 +7,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from flask import Response
 from markupsafe import Markup
+from msgspec.structs import replace
 from pyarrow import csv
 
 from cmsspark.apps.dashboard.tables import shown, si

@@ -5,10 +5,10 @@ charts of values over time; an error above the form that led to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from msgspec.structs import replace
 from werkzeug.datastructures import MultiDict
 
 from cmsspark.apps.dashboard import selection

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, quote_plus, urlencode
+
+import msgspec
 
 from cmsspark.apps.dashboard import selection
 from cmsspark.apps.dashboard.query_process import QueryPool
@@ -64,8 +65,7 @@ class Parameters(dict[str, Any]):
         return [name for name, value in self.items() if value and name not in self._read]
 
 
-@dataclass(frozen=True)
-class PageDefinition:
+class PageDefinition(msgspec.Struct, frozen=True):
     """A page: its title in the navigation, a sentence, and ``view``, which makes its content.
 
     ``needs_use``: it shows nothing without a stored day of accesses. ``needs``: stored
@@ -89,8 +89,7 @@ class PageDefinition:
         return self.view(request)
 
 
-@dataclass(frozen=True)
-class PageRequest:
+class PageRequest(msgspec.Struct, frozen=True, dict=True):
     """One request for a page; one that reads no rollups needs not wait for them.
     ``prefix``: what stands before all paths; ``state_dir``: of the run history.
     ``settings`` name the destination of publishing. ``visitor``: who asks, as far as

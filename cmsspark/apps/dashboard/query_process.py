@@ -18,11 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from cmsspark.base.errors import CmssparkError, NotReady, UsageError, as_ours
 from cmsspark.store.query.database import Database, QueryResult
@@ -131,8 +132,7 @@ _GRACE_S: Final = 0.5
 _STATM: Final = Path("/proc/self/statm")
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """A query with its limits: rows, bytes of the result, and seconds."""
 
     sql: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard import snapshot as snapshots
@@ -27,8 +28,7 @@ from cmsspark.store.query.database import Database
 _END_S, _LOAD_EVERY_S = 1.0, 5.0
 
 
-@dataclass(frozen=True)
-class Freshness:
+class Freshness(msgspec.Struct, frozen=True):
     """Whether the pages hold what the store holds. ``looked_ms``: when the store was
     looked at last, UTC ms.
 

@@ -16,11 +16,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from cmsspark.apps.dashboard import segment_build
 from cmsspark.apps.dashboard.segment import (
@@ -50,17 +51,16 @@ AGAIN_S: Final = 60.0
 _OF_DAY: Final = (DataError, InputMissing, BuilderEnded)
 
 
-@dataclass(frozen=True)
-class RollupState:
+class RollupState(msgspec.Struct, frozen=True, dict=True):
     """What a refresh found: the segments, the stored days that cannot be read with the
     reason, why days are partial, and the streams that each day counted. ``pending``:
     stored days whose segments are still to be built.
     """
 
     segments: tuple[Segment, ...]
-    faults: Mapping[date, str] = field(default_factory=dict)
-    partial: Mapping[date, str] = field(default_factory=dict)
-    streams: Mapping[date, tuple[str, ...]] = field(default_factory=dict)
+    faults: Mapping[date, str] = msgspec.field(default_factory=dict)
+    partial: Mapping[date, str] = msgspec.field(default_factory=dict)
+    streams: Mapping[date, tuple[str, ...]] = msgspec.field(default_factory=dict)
     pending: frozenset[date] = frozenset()
 
     @cached_property
@@ -69,8 +69,7 @@ class RollupState:
         return {day: run for segment in self.segments for day, run in segment.runs.items()}
 
 
-@dataclass(frozen=True)
-class _Unreadable:
+class _Unreadable(msgspec.Struct, frozen=True):
     """Why a day could not be read, its run and its files then, and when (monotonic seconds)."""
 
     reason: str

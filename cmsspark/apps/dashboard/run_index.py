@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from cmsspark.apps.dashboard.tables import make_table, to_arrow
 from cmsspark.apps.dashboard.widgets import Column, Table
@@ -45,8 +45,7 @@ _SHOWN: Final[tuple[str, ...]] = (
 )
 
 
-@dataclass(frozen=True)
-class RunIndex:
+class RunIndex(msgspec.Struct, frozen=True):
     """Runs of a period's days. ``cells``: (day, job) → state; ``current``: (day, job) →
     the run that is stored.
 
@@ -59,7 +58,7 @@ class RunIndex:
     current: Mapping[tuple[date, str], Run]
     runs: list[Run]
     published: list[Published]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     silent: Sequence[str] = ()
 
 
@@ -387,8 +386,7 @@ class _Head(msgspec.Struct):
     process: dict[str, str | int | None] = {}
 
 
-@dataclass(frozen=True)
-class RunChoice:
+class RunChoice(msgspec.Struct, frozen=True):
     """A run that the page offers: its id, what it is called, when it began, and its
     watched processes, if any.
     """
@@ -400,8 +398,7 @@ class RunChoice:
     is_measured: bool = True
 
 
-@dataclass(frozen=True)
-class RunView:
+class RunView(msgspec.Struct, frozen=True):
     """All that is known of one run."""
 
     choice: RunChoice
@@ -409,7 +406,7 @@ class RunView:
     watched: WatchedRun | None = None
     samples: Sequence[ProcessSample] = ()
     log: Sequence[LogEntry] = ()
-    notes: Sequence[str] = field(default_factory=list)
+    notes: Sequence[str] = msgspec.field(default_factory=list)
 
 
 def choices(state_dir: Path, notes: list[str]) -> list[RunChoice]:

@@ -13,8 +13,9 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@\s]+))(?::\d*)?", re.ASCII)
@@ -60,8 +61,7 @@ def name_visitor(address: str, headers: Mapping[str, str]) -> str:
     return f"{host} {headers.get('USER_AGENT', '')}"[:500]
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(msgspec.Struct, frozen=True):
     """``token``: what opens the pages, None where none is needed. ``hosts``: names
     under which they are served.
 
@@ -69,7 +69,7 @@ class Guard:
     """
 
     token: str | None = None
-    hosts: Collection[str] = field(default_factory=frozenset)
+    hosts: Collection[str] = msgspec.field(default_factory=frozenset)
     port: int = 0
 
     @property

@@ -5,10 +5,12 @@ query takes whole.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import cached_property
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
@@ -39,8 +41,7 @@ class UnusedPartError(Exception):
     """
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True, dict=True):
     """Days from ``first`` to ``last`` (both included), the accesses and jobs that the
     page is about, and what is asked of them.
 
@@ -51,7 +52,7 @@ class Selection:
 
     first: date
     last: date
-    filters: tuple[tuple[str, Any], ...] = field(default=())
+    filters: tuple[tuple[str, Any], ...] = msgspec.field(default=())
     step: str = "day"
     measure: str = ""
     by: str = ""

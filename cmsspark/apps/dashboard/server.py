@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import duckdb
+import msgspec
 
 from cmsspark.apps.dashboard import security
 from cmsspark.apps.dashboard.app import HOME, Services, create_app
@@ -37,8 +37,7 @@ _EVERY_S: Final = 2.0
 _END_S: Final = 0.5
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """Where to serve. ``token``: None makes one where ``host`` is not this host alone.
     ``settings`` name the destination of publishing.
     """
@@ -52,8 +51,7 @@ class Options:
     settings: Settings | None = None
 
 
-@dataclass
-class Server:
+class Server(msgspec.Struct):
     """A running dashboard: its address and how to end it."""
 
     services: Services

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 from statistics import median
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from cmsspark.apps.dashboard.page_request import PageRequest
 from cmsspark.apps.dashboard.rollup_query import people, sums

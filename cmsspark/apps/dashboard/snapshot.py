@@ -13,11 +13,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from cmsspark.apps.dashboard.rollups import RollupState
@@ -65,8 +65,7 @@ def to_day(number: int) -> date:
     return _EPOCH + timedelta(days=int(number))
 
 
-@dataclass
-class Snapshot:
+class Snapshot(msgspec.Struct, dict=True, weakref=True):
     """The rollups as pages query them.
 
     ``state``: the segments, and the days that are left out or partial. ``names``:
@@ -81,11 +80,11 @@ class Snapshot:
     widths: Sequence[int]
     days_of_keys: Mapping[str, Sequence[date]]
     texts: Mapping[str, list[str]]
-    names: dict[str, list[str]] = field(default_factory=dict)
-    datasets: dict[str, int] = field(default_factory=dict)
-    dataset_names: pa.Array = field(default=None)
-    _results: OrderedDict[Any, Future[Any]] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    names: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    datasets: dict[str, int] = msgspec.field(default_factory=dict)
+    dataset_names: pa.Array = msgspec.field(default=None)
+    _results: OrderedDict[Any, Future[Any]] = msgspec.field(default_factory=OrderedDict)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     @cached_property
     def days(self) -> list[date]:

@@ -5,9 +5,11 @@ them: how much a cache would have missed, and how good forecasts were.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page import pivoted, table_chart
@@ -34,8 +36,7 @@ COMPARISONS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class TableView:
+class TableView(msgspec.Struct, frozen=True):
     """``sections``: what the page shows of the chosen rows. ``column`` and ``value``: the
     rows that it takes where the address has no condition. ``order``: that of the rows,
     by default the one of the table's keys. ``kinds``: of columns that are shown otherwise
@@ -52,11 +53,10 @@ class TableView:
     column: str = ""
     value: str = ""
     order: str = ""
-    kinds: Mapping[str, ui.Kind] = field(default_factory=dict)
+    kinds: Mapping[str, ui.Kind] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """A comparison of one column with a value; without a column all rows."""
 
     column: str
@@ -76,8 +76,7 @@ class Condition:
         return {"value": self.value} if "$value" in self.sql else {}
 
 
-@dataclass(frozen=True)
-class RowQuery:
+class RowQuery(msgspec.Struct, frozen=True, dict=True):
     """The rows of a day or period of a table that meet a condition."""
 
     request: PageRequest

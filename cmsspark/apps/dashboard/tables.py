@@ -5,10 +5,10 @@ HTML.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup, escape
@@ -135,8 +135,7 @@ Row = Mapping[str, Any]
 PAGE_ROWS: Final = 50
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column of a table: its name in downloads, its heading, and the kind of its values."""
 
     name: str
@@ -145,8 +144,7 @@ class Column:
     about: str = ""
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """How the rows of a table are ordered, and which page of them is shown. An empty
     column leaves them as they are.
     """
@@ -170,8 +168,7 @@ class RowSource(Protocol):
         """Return all rows of a download, with exact values."""
 
 
-@dataclass(frozen=True)
-class ArrowRows:
+class ArrowRows(msgspec.Struct, frozen=True):
     """Rows in memory. ``widen`` returns some of them with more columns, of these names: it
     is asked for the rows that are shown, and for all only if these are sorted by such a
     column or downloaded.
@@ -233,8 +230,7 @@ def _to_array(values: Sequence[Any], column: Column) -> pa.Array:
     return pa.array(values, pa.decimal128(38, 0) if is_wide else pa.int64())
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True, dict=True):
     """Rows under headings. ``name`` is that of its download, which has all columns of the
     rows, also those that are not shown.
 
@@ -251,8 +247,8 @@ class Table:
     empty: str = "Nothing was found."
     bars: int | None = None
     limit: int = PAGE_ROWS
-    links: Mapping[str, Callable[[Row], str]] = field(default_factory=dict)
-    order: Order = field(default_factory=Order)
+    links: Mapping[str, Callable[[Row], str]] = msgspec.field(default_factory=dict)
+    order: Order = msgspec.field(default_factory=Order)
 
     @cached_property
     def source(self) -> RowSource:

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import date
 from fnmatch import translate
 from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from cmsspark.apps.dashboard.rollup_query import people, sums
 from cmsspark.apps.dashboard.segment import SUMS
@@ -46,8 +47,7 @@ ALWAYS: Final = ("NANOAOD", "NANOAODSIM")
 OTHER: Final = "other"
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(msgspec.Struct, frozen=True):
     """Values over time by group: ``values[group][n]`` is the value of ``buckets[n]``,
     None where there is none.
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
 
 from cmsspark.apps.dashboard.tables import NOTHING as NOTHING
 from cmsspark.apps.dashboard.tables import ArrowRows as ArrowRows
@@ -84,8 +85,7 @@ def colours(names: Sequence[str]) -> list[int]:
     return result
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True):
     """Lines, stacked areas, bars or stacked bars (columns) over labels, with the same
     values as a table below it.
 
@@ -152,8 +152,7 @@ class Chart:
         return not any(value for values in self.series.values() for value in values)
 
 
-@dataclass(frozen=True)
-class HeatMap:
+class HeatMap(msgspec.Struct, frozen=True):
     """Values of rows by columns as shades, each with its number. ``every``: the rows of its
     download, also those that are not shown.
     """
@@ -165,7 +164,7 @@ class HeatMap:
     values: Mapping[tuple[str, str], int]
     every: pa.Table
     kind: Kind = "bytes"
-    links: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def shade(self, row: str, column: str) -> int:
         """0 to 9: the decade and half of a value below the largest one."""
@@ -180,8 +179,7 @@ class HeatMap:
         return max(1, 9 - 2 * steps - (1 if value * 3 <= largest else 0))
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True):
     """One number with its label; ``exact`` is written out below it."""
 
     label: str
@@ -190,15 +188,13 @@ class Figure:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """Some numbers beside each other."""
 
     figures: Sequence[Figure]
 
 
-@dataclass(frozen=True)
-class Calendar:
+class Calendar(msgspec.Struct, frozen=True):
     """Months as grids of days. ``days``: day → (word, its colour class, a title, a
     link). ``legend``: (word, class, meaning).
     """
@@ -215,8 +211,7 @@ class Calendar:
         return month_grids(self.days)
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(msgspec.Struct, frozen=True):
     """Parts of a page behind a summary, closed at first. ``note`` stands beside the summary.
     ``source``: the address of a page whose part of the same ``name`` is fetched when it opens.
     """
@@ -228,8 +223,7 @@ class Fold:
     name: str = ""
 
 
-@dataclass(frozen=True)
-class Search:
+class Search(msgspec.Struct, frozen=True):
     """A field of its own form, which stands at what it searches. All other choices of
     the page stay.
     """
@@ -241,16 +235,14 @@ class Search:
     placeholder: str = ""
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """A sentence that a reader must see. ``kind``: info, warn or bad."""
 
     text: str
     kind: Literal["info", "warn", "bad"] = "info"
 
 
-@dataclass(frozen=True)
-class Control:
+class Control(msgspec.Struct, frozen=True):
     """A field of the page's form: a choice, some choices (``many``), a day, a text, a
     number, or links that set others.
 
@@ -281,8 +273,7 @@ class Control:
         return f"{self.label}: {dict(self.choices or ()).get(self.value, shown(self.value))}"
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """A part of a page with a heading."""
 
     title: str
@@ -294,8 +285,7 @@ class Section:
     command: str = ""
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(msgspec.Struct, frozen=True):
     """A page: its heading, its form, and its sections. ``is_busy``: it lacks what it was
     asked for, as others use the server.
     """

@@ -7,10 +7,10 @@ numbers, so that what a job should find is known before it runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date
 from typing import Final, Literal, get_args
 
+import msgspec
 import numpy as np
 
 from cmsspark.apps.demo.world import T2, T3, Ints, Person, World, guids
@@ -120,8 +120,7 @@ NOBODY: Final[dict[Stream, float]] = {"aaa": 0.08, "eos": 0.25, "cmssw": 0.01, "
 UNKNOWN_SITE: Final[dict[Stream, float]] = {"aaa": 0.01, "eos": 0.0, "cmssw": 0.005, "crab": 0.005}
 
 
-@dataclass(frozen=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True):
     """One stream's records of one day, in columns of equal length.
 
     ``lfns`` as logged, None where there is none; ``sites`` and ``clients`` (where the
@@ -154,8 +153,7 @@ class Activity:
         return {name: int(count) for name, count in zip(BINS, counts, strict=True)}
 
 
-@dataclass(frozen=True)
-class _Tasks:
+class _Tasks(msgspec.Struct, frozen=True):
     """Somebody's jobs on one dataset: what their records share."""
 
     dataset: list[int]

@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import IO, Any, Final
 
 import click
+import msgspec
 
 from cmsspark.base.errors import CmssparkError, OutputError
 from cmsspark.base.reporting import as_typed
@@ -36,8 +36,7 @@ MARKER = "demo.json"
 VERSION = 3
 
 
-@dataclass(frozen=True)
-class DemoPaths:
+class DemoPaths(msgspec.Struct, frozen=True):
     """The folders of one demo, below ``out`` as given on the command line, and its settings file."""
 
     out: Path
@@ -462,12 +461,11 @@ def count_differences(
 TICK = 1.0
 
 
-@dataclass
-class Steps:
+class Steps(msgspec.Struct):
     """The steps of one run of the demo, and their time."""
 
     total: int
-    started: float = field(default_factory=time.monotonic)
+    started: float = msgspec.field(default_factory=time.monotonic)
     number: int = 0
     _summary: str = ""
 

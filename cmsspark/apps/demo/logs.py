@@ -6,11 +6,11 @@ so that several processes may write a day.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 from msgspec import json
 
@@ -352,8 +352,7 @@ CONDOR: Final = "condor"
 Counts = dict[str, int]
 
 
-@dataclass(frozen=True)
-class LogLayout:
+class LogLayout(msgspec.Struct, frozen=True):
     """Which of the forms that production has had are written."""
 
     gzip: Compression = "mixed"
@@ -370,8 +369,7 @@ class LogLayout:
     per_part: int = PER_PART
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """Consecutive records of one stream of one day: how many, and the number of their
     first part file.
     """

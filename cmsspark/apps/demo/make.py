@@ -7,14 +7,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 from isal import isal_zlib
+from msgspec.structs import replace
 
 from cmsspark.apps.demo.activity import STREAMS, Stream
 from cmsspark.apps.demo.condor_records import write_reports
@@ -49,8 +50,7 @@ Progress = Callable[[str], None]
 Task = Callable[[World], Any]
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """What was made: where, and what a right count of it finds."""
 
     root: Path

@@ -9,10 +9,11 @@ import importlib.util
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.reporting import as_typed
@@ -174,8 +175,7 @@ SQL_INSTALL: Final = "pip install 'cmsspark[sql]'"
 _FEWEST: Final = 6
 
 
-@dataclass(frozen=True)
-class Story:
+class Story(msgspec.Struct, frozen=True):
     """What happened: the quiet day, the day that was run again when its log had arrived
     and its first run, and the day whose log is still late.
     """

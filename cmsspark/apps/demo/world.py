@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import csv
 import gzip
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -141,8 +141,7 @@ _DOMAINS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Person:
+class Person(msgspec.Struct, frozen=True):
     """One made-up user: full ``name``, ``login``, the certificate's ``dn`` and its
     forms as logs show them.
     """
@@ -201,8 +200,7 @@ Floats = npt.NDArray[np.float64]
 DATASET_ID, BLOCK_ID, FILE_ID = 13_000_000, 21_000_000, 1_100_000_000
 
 
-@dataclass(frozen=True)
-class Replica:
+class Replica(msgspec.Struct, frozen=True):
     """A block at a node: how many of its files and bytes are really there."""
 
     block: int
@@ -211,8 +209,7 @@ class Replica:
     bytes: int
 
 
-@dataclass(frozen=True)
-class World:
+class World(msgspec.Struct, frozen=True):
     """Columns by dataset (``dataset_*``, ``popularity``), by block (``block_*``) and by
     file (``file_*``, ``lfns``).
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from io import BytesIO
@@ -14,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from fastavro.write import Writer
 
 from cmsspark.apps.demo.world import World
@@ -27,8 +27,7 @@ _BLOCK_BYTES: Final = 16_000
 Value = str | bytes | int | None
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(msgspec.Struct, frozen=True):
     """What fastavro's writer takes as a block."""
 
     num_records: int

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, ClassVar, Final
@@ -29,7 +28,6 @@ from cmsspark.sources.condor_costs import HOUR_WINDOWS, TOO_LARGE, CoreGroup, Jo
 _IDS_AT_ONCE: Final = 200_000
 
 
-@dataclass
 class FeedAggregator(StreamAggregator):
     """Collects the records of a feed in one task, and passes them on in blobs."""
 
@@ -87,13 +85,12 @@ class FeedAggregator(StreamAggregator):
         return {name: [None] * count for name, _ in JOB_COLUMNS}
 
 
-@dataclass
 class EarlierIds(FeedAggregator):
     """Collects the ids of the day before, and nothing else: its records were judged on
     their own day.
     """
 
-    _ids: list[Longs] = field(default_factory=list)
+    _ids: list[Longs] = msgspec.field(default_factory=list)
     _count: int = 0
 
     def keep(self, batch: AccessBatch) -> None:
@@ -144,8 +141,7 @@ _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 _TYPES: Final = (np.int64, np.uint32, np.uint8)
 
 
-@dataclass
-class Presences:
+class Presences(msgspec.Struct):
     """Jobs in windows: the hash of the job's id, the number of its :class:`CoreGroup`, the window."""
 
     hashes: Longs
@@ -433,12 +429,11 @@ encode: Final = msgspec.msgpack.Encoder().encode
 decode: Final = msgspec.msgpack.Decoder(CostBlob).decode
 
 
-@dataclass
 class CostAggregator(FeedAggregator):
     """Collects the records of jobs in one task."""
 
-    _jobs: EndedJobs = field(default_factory=EndedJobs)
-    _presences: list[Presences] = field(default_factory=list)
+    _jobs: EndedJobs = msgspec.field(default_factory=EndedJobs)
+    _presences: list[Presences] = msgspec.field(default_factory=list)
     _count: int = 0
     _windows: int = 0
 
@@ -516,22 +511,21 @@ class _Partial(msgspec.Struct, array_like=True):
     ids: bytes
 
 
-@dataclass
-class CostSums:
+class CostSums(msgspec.Struct):
     """The sums of jobs of some partitions."""
 
-    hours: dict[tuple[Place, int], HourSums] = field(default_factory=dict)
+    hours: dict[tuple[Place, int], HourSums] = msgspec.field(default_factory=dict)
     windows: int = 0
     counted: int = 0
     repeated: int = 0
-    ids: list[Longs] = field(default_factory=list)
-    _numbers: dict[Any, int] = field(default_factory=dict)
+    ids: list[Longs] = msgspec.field(default_factory=list)
+    _numbers: dict[Any, int] = msgspec.field(default_factory=dict)
     #: The sums of the upper and of the lower 32 bits, by sum and row.
-    _sums: Longs = field(default_factory=lambda: np.zeros((2, len(SUMS), 0), np.int64))
+    _sums: Longs = msgspec.field(default_factory=lambda: np.zeros((2, len(SUMS), 0), np.int64))
     #: Schedds, and people as hashes; and their pairs with rows: the number of the row
     #: above 32 bits.
-    _names: tuple[dict[Any, int], ...] = field(default_factory=lambda: ({}, {}))
-    _pairs: tuple[list[Longs], ...] = field(default_factory=lambda: ([], []))
+    _names: tuple[dict[Any, int], ...] = msgspec.field(default_factory=lambda: ({}, {}))
+    _pairs: tuple[list[Longs], ...] = msgspec.field(default_factory=lambda: ([], []))
 
     def merge(self, blobs: Iterable[bytes], earlier: Longs) -> None:
         """Add partitions: ``blobs`` have all records of each job. ``earlier``: ids of

@@ -5,13 +5,13 @@ data tier (rule 59).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base import config_files
 from cmsspark.base.resources import resource

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cmsspark.apps.jobs_cost.feeds import CONDOR, Feed, HpcSites, MakeAggregator
 from cmsspark.base import buffers, dates
@@ -67,8 +68,7 @@ _MERGED: Final = (
 _MERGE_BYTES: Final = 2_000_000_000
 
 
-@dataclass
-class ReadDay:
+class ReadDay(msgspec.Struct):
     """A day that was read: its sums, its side rows with all bins, and (stream, detail)
     of malformed records.
     """
@@ -145,8 +145,7 @@ def read_in_spark(
     return ReadDay.from_sums(feed, sums, side, quarantined)
 
 
-@dataclass(frozen=True)
-class FeedMergeTask:
+class FeedMergeTask(msgspec.Struct, frozen=True):
     """Merges one partition in Spark: batches of ``jobs.JOB_COLUMNS`` become side rows
     and encoded sums.
     """
@@ -190,8 +189,7 @@ class FeedMergeTask:
         )
 
 
-@dataclass(frozen=True)
-class FeedRequest(JobRequest):
+class FeedRequest(JobRequest, frozen=True):
     """A request for a day of a feed."""
 
     feed: Feed = CONDOR
@@ -255,8 +253,7 @@ def _run_in_spark(
     return FeedDayRun(request, files, day, hpc_sites, job_run.run_context, SPARK).run(read)
 
 
-@dataclass(frozen=True)
-class FeedInputs:
+class FeedInputs(msgspec.Struct, frozen=True):
     """What a day of a feed reads: its folder, the day before, and damaged files that
     are read as far as intact.
     """
@@ -299,8 +296,7 @@ def _resolve(request: FeedRequest, layout: Layout, files: Files) -> FeedInputs:
     return replace(inputs, accepted=accepted_files(request.accept_damaged, inputs.read))
 
 
-@dataclass(frozen=True)
-class FeedDayRun:
+class FeedDayRun(msgspec.Struct, frozen=True):
     """A run for a day of a feed, with its inputs resolved."""
 
     request: FeedRequest

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -76,8 +75,7 @@ class _HpcFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sites: list[HpcSite]
 
 
-@dataclass(frozen=True)
-class HpcSites:
+class HpcSites(msgspec.Struct, frozen=True, dict=True):
     """The table of HPC sites, in the order in which entries are tried."""
 
     entries: tuple[HpcSite, ...]
@@ -149,11 +147,10 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[JobReport]).decode
 
 
-@dataclass
 class ReportAggregator(FeedAggregator):
     """Collects the reports of one task. A blob is compressed: its lines are much alike."""
 
-    _reports: list[JobReport] = field(default_factory=list)
+    _reports: list[JobReport] = msgspec.field(default_factory=list)
     _bytes: int = 0
 
     @property
@@ -277,16 +274,15 @@ class _Partial(msgspec.Struct, array_like=True):
     ids: bytes
 
 
-@dataclass
-class ReportSums:
+class ReportSums(msgspec.Struct):
     """The sums of reports of some partitions."""
 
-    rows: dict[tuple[Any, ...], StepRow] = field(default_factory=dict)
-    agents: dict[str, AgentRow] = field(default_factory=dict)
+    rows: dict[tuple[Any, ...], StepRow] = msgspec.field(default_factory=dict)
+    agents: dict[str, AgentRow] = msgspec.field(default_factory=dict)
     matched: int = 0
     no_cmsrun: int = 0
     repeated: int = 0
-    ids: list[Longs] = field(default_factory=list)
+    ids: list[Longs] = msgspec.field(default_factory=list)
 
     def merge(self, blobs: Iterable[bytes], earlier: Longs) -> None:
         """Add a partition: ``blobs`` have all records of each report. ``earlier``: ids
@@ -584,8 +580,7 @@ def report_checks(sums: ReportSums, day: date) -> tuple[dict[str, Any], list[str
     return {"implausible": sum(row.implausible for row in sums.rows.values())}, []
 
 
-@dataclass(frozen=True)
-class Feed:
+class Feed(msgspec.Struct, frozen=True):
     """A feed. ``name``: in the registry; ``source``: in ``etc/sources.yaml``; ``ids``:
     the table for the next day.
 
@@ -604,8 +599,7 @@ class Feed:
     check: Callable[[Any, date], tuple[dict[str, Any], list[str]]]
 
 
-@dataclass(frozen=True)
-class MakeAggregator:
+class MakeAggregator(msgspec.Struct, frozen=True):
     """Makes the aggregators of a task. It is pickled and sent to the workers."""
 
     kind: type[FeedAggregator]

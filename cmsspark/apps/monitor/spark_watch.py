@@ -16,7 +16,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -185,13 +184,12 @@ _LONGEST_LINE: Final = 300
 _EVERY_MS: Final = 30_000
 
 
-@dataclass
-class RunMeasure:
+class RunMeasure(msgspec.Struct):
     """The measurement of one run, from before its child starts until after it ended."""
 
     state_dir: Path
     metrics: RunMetrics
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = msgspec.field(default_factory=dict)
     has_jvm: bool = True
     #: YARN's reason why an application failed, by its id: a Python driver shows it to
     #: the user only.
@@ -201,7 +199,7 @@ class RunMeasure:
     _driver: DriverSamples | None = None
     _rest_poller: RestPoller | None = None
     _written_ms: int = 0
-    _trace: TraceBuffer = field(default_factory=TraceBuffer)
+    _trace: TraceBuffer = msgspec.field(default_factory=TraceBuffer)
 
     @property
     def folder(self) -> Path:

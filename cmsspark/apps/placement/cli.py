@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click import IntRange, option
+from msgspec.structs import replace
 
 from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, UsageError

@@ -8,12 +8,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import polars as pl
+from msgspec.structs import replace
 
 from cmsspark.base.errors import DataError, InputMissing
 from cmsspark.base.names import KINDS, site_and_kind
@@ -69,8 +70,7 @@ _WEEK_OF_GBIT: Final = 1e9 / 8 * 7 * 86_400
 WEEKS: Final = 26
 
 
-@dataclass(frozen=True)
-class Reads:
+class Reads(msgspec.Struct, frozen=True):
     """``rows``: day, dataset, site, accesses, and bytes read (0 if unknown), each (day,
     dataset, site) once; of the days from ``first`` on, before ``end``. ``dropped``:
     accesses that name no site, which no copy can serve.
@@ -137,8 +137,7 @@ def stored_reads(stored: StoredDays) -> Reads:
     return make_reads(table, stored.partials)
 
 
-@dataclass(frozen=True)
-class Replicas:
+class Replicas(msgspec.Struct, frozen=True):
     """``copies``: those on disk: dataset, site, bytes, is_complete, is_fixed (locked or
     custodial: it never goes), and days since it was made, null if unknown.
 
@@ -273,8 +272,7 @@ def read_space(path: Path) -> dict[str, tuple[float | None, float | None]]:
     return rows
 
 
-@dataclass(frozen=True)
-class PlacementInputs:
+class PlacementInputs(msgspec.Struct, frozen=True):
     """Reads, replicas as of before a day, and the space of each site.
 
     ``about``: where they come from. ``given_space``: capacity and budget of sites whose
@@ -285,7 +283,7 @@ class PlacementInputs:
     reads: Reads
     table_before: Callable[[date], pl.DataFrame]
     about: str
-    given_space: Room = field(default_factory=dict)
+    given_space: Room = msgspec.field(default_factory=dict)
     budget: float | None = None
     locked: tuple[str, ...] = ()
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -53,8 +53,7 @@ _Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 MARGIN: Final = 1.5
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """What plans keep to. ``min_copies``: complete copies on disk that remain of what
     loses one. ``free_share``: the part of each site's capacity that stays free.
     ``min_benefit``: bytes that a copy is expected to serve in ``lifetime`` weeks, for
@@ -401,8 +400,7 @@ _COLUMNS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """``rows``: those of a plan, copies to make first, each action in the order of worth;
     ``sites``: a row for each site.
     """

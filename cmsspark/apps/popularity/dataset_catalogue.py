@@ -5,10 +5,11 @@ known before a week's Monday.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cmsspark.base.arrays import Array
 
@@ -33,8 +34,7 @@ CATALOGUE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """A stored table. ``start``: the number of the Monday from which on it counts, all
     of its inputs are older. ``values``: float64 [raw columns, datasets], NaN where
     unknown. ``table``, ``day``, ``run``: of the stored table.
@@ -47,8 +47,7 @@ class Snapshot:
     run: str = ""
 
 
-@dataclass(frozen=True)
-class Catalogue:
+class Catalogue(msgspec.Struct, frozen=True):
     """Snapshots of each kind (``dbs``, ``replicas``) that the store has, in order of their starts."""
 
     snapshots: Mapping[str, tuple[Snapshot, ...]]

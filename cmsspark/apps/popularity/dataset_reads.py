@@ -5,10 +5,10 @@ remote reads, streams, users.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -30,8 +30,7 @@ READS_COLUMNS: Final = tuple(f"{name}_{days}d" for days in _DAYS for name in _NA
 _UNKNOWN_SITE: Final = "unknown"
 
 
-@dataclass(frozen=True)
-class DatasetReads:
+class DatasetReads(msgspec.Struct, frozen=True):
     """``reads``: accesses by day, dataset, site and stream, a row each, in order of
     days; ``users``: who read, a row for each day, dataset and user.
 

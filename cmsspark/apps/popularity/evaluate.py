@@ -8,10 +8,10 @@ and the label of the weeks from that day on, which are over on the Monday.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 
 from cmsspark.apps.popularity.models import (
@@ -50,8 +50,7 @@ _MISSES_BEFORE: Final = (0.02, 0.1)
 _LEAST: Final = 1e-6
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(msgspec.Struct, frozen=True):
     """A model that has learned. ``calibration``: as of :func:`calibration`; None where
     it has none.
     """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from cmsspark.apps.popularity.dataset_catalogue import RAW, SITE_TIERS, Catalogue, Snapshot
 from cmsspark.apps.popularity.dataset_reads import DatasetReads, DayReads, day_reads, join_reads
@@ -44,8 +45,7 @@ ENTRY_DAYS: Final = 182
 _MOST_CELLS: Final = 200_000_000
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(msgspec.Struct, frozen=True):
     """``values``: float64 [measures, days, datasets], 0 where nothing was used.
     ``days`` are consecutive.
 
@@ -64,7 +64,7 @@ class Series:
     first_rows: Array | None = None
     catalogue: Catalogue | None = None
     reads: DatasetReads | None = None
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def size_text(self) -> str:
@@ -264,8 +264,7 @@ _RELEASE: Final = r"CMSSW_(\d+)_(\d+)_"
 _MS: Final = 86_400_000
 
 
-@dataclass(frozen=True)
-class _StoredTable:
+class _StoredTable(msgspec.Struct, frozen=True):
     """A stored table. ``day``: its own; ``known_since``: that of its newest input,
     maybe a later dump.
     """
@@ -276,8 +275,7 @@ class _StoredTable:
     current: CurrentTable
 
 
-@dataclass(frozen=True)
-class StoredTables:
+class StoredTables(msgspec.Struct, frozen=True):
     """The stored tables of DBS and replicas that count in the weeks of ``days``: kind →
     (Monday, table).
     """

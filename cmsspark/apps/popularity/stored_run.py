@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import polars as pl
+from msgspec.structs import replace
 
 from cmsspark.apps.popularity.evaluate import judge_last
 from cmsspark.apps.popularity.features import Names, features
@@ -97,8 +98,7 @@ def week_rows(series: Series, day: date, label: Label, last: int | None = None) 
 DAYS: Final = 182
 
 
-@dataclass(frozen=True)
-class StoredRun:
+class StoredRun(msgspec.Struct, frozen=True):
     """A run for ``day`` on the stored ``days`` before it. :meth:`store` ends it."""
 
     day: date

@@ -5,12 +5,12 @@ by the logs (rule 35).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec.structs import replace
 
 from cmsspark.base import dates
 from cmsspark.base.schemas import stored_table

@@ -5,12 +5,12 @@ how its rows are made.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec.structs import replace
 
 from cmsspark.cli.options import listed
 from cmsspark.dumps.event_sums import DBS, month_sums, summed

@@ -5,9 +5,9 @@ only with ``--yes``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import click
+import msgspec
 
 from cmsspark.base import dates
 from cmsspark.base.dates import DAY_MS
@@ -166,8 +166,7 @@ def _remove(files: Files, fout: str, run: OldRun) -> str | None:
 # What may be removed: never a day's current run, nor anything of a day without one.
 
 
-@dataclass(frozen=True)
-class OldRun:
+class OldRun(msgspec.Struct, frozen=True):
     """A run that another one replaced, or that never ended; ``size`` in bytes of its files."""
 
     job: str
@@ -217,8 +216,7 @@ def _size(files: Files, path: str) -> int:
     )
 
 
-@dataclass(frozen=True)
-class OldLease:
+class OldLease(msgspec.Struct, frozen=True):
     """The lease of a job's day or period, last written long ago."""
 
     job: str

@@ -8,6 +8,7 @@ from datetime import date
 from typing import Final
 
 import click
+from msgspec.structs import asdict
 
 from cmsspark.base import dates
 from cmsspark.base.manifests import Manifest
@@ -112,7 +113,7 @@ def command(
         at = run_deliveries(runs, history, settings)
     if as_json:
         for run in runs:
-            documents = [delivery.__dict__ for delivery in at.get(run.run, ())]
+            documents = [asdict(delivery) for delivery in at.get(run.run, ())]
             more = {"destinations": documents} if documents else {}
             click.echo(json_text({**run.as_dict(), **more}))
         return

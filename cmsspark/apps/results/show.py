@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 
 from cmsspark.apps.monitor.measured_runs import find_latest
 from cmsspark.apps.monitor.run_report import echo_comparison, echo_measured, only_measured
@@ -180,7 +181,7 @@ def _print_run(
         if entry.stored_run == record.stored_run
     ]
     if as_json:
-        documents = [{**entry.__dict__, "day": entry.day.isoformat()} for entry in published]
+        documents = [{**asdict(entry), "day": entry.day.isoformat()} for entry in published]
         details = {**record.as_dict(), "published": documents}
         click.echo(json_text({**details, "path": path} if path else details, indent=1))
         return

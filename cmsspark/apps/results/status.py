@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from cmsspark.apps.results.runs import load_history
 from cmsspark.base import dates

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
+from msgspec.structs import asdict
 
 from cmsspark.base import dates
 from cmsspark.base.errors import UsageError
@@ -37,8 +38,7 @@ MEASURES_OF_JOBS: Final = ("job_count", "job_read_bytes")
 MEASURES: Final = (*_STORED, *MEASURES_OF_JOBS)
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A group's measure before and after; None where the group does not exist or
     nothing is known of it.
 
@@ -67,8 +67,7 @@ class Change:
         return {"key": self.key, "before": self.before, "after": self.after, "delta": self.delta}
 
 
-@dataclass(frozen=True)
-class Grouped:
+class Grouped(msgspec.Struct, frozen=True):
     """The difference by one column: numbers of groups, and the largest changes first."""
 
     column: str
@@ -80,11 +79,10 @@ class Grouped:
 
     def as_dict(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
-        return {**self.__dict__, "largest": [change.as_dict() for change in self.largest]}
+        return {**asdict(self), "largest": [change.as_dict() for change in self.largest]}
 
 
-@dataclass(frozen=True)
-class Impact:
+class Impact(msgspec.Struct, frozen=True):
     """Documents that publishing the later result over the earlier one sends, or leaves."""
 
     new: int
@@ -200,8 +198,7 @@ def _in_units(number: int | None, is_time: bool) -> int | float | None:
     return number / 1000 if is_time and number is not None else number
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """What is compared of tables of one kind: columns by their names in ``--by``, of
     which the first ones are the default, and sums.
     """
@@ -226,8 +223,7 @@ _COSTS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(msgspec.Struct, frozen=True):
     """One side of the comparison: the current result of a day or period, or one of its runs."""
 
     interval: Interval
@@ -540,7 +536,7 @@ def _as_dict(
         "measure": measure,
         "totals": [change.as_dict() for change in sums],
         "by": [group.as_dict() for group in groups],
-        "documents": None if impact is None else impact.__dict__,
+        "documents": None if impact is None else asdict(impact),
     }
 
 

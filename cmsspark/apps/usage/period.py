@@ -8,8 +8,9 @@ they do not add up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from cmsspark.base.periods import Period, spans
 from cmsspark.base.schemas import stored_table

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -64,8 +63,7 @@ BUILT_IN: Final = "etc/views.yaml"
 _MAX_LONG: Final = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """A view of accesses. ``period``: by default the last whole week or month;
     ``sort``: a key, or a measure downwards.
     """

@@ -10,10 +10,11 @@ nothing to read; ``build(credentials, options)`` returns the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
+
+import msgspec
 
 from cmsspark.base.entry_points import with_packages
 from cmsspark.publish.sink import Sink, SinkOptions
@@ -26,8 +27,7 @@ class SinkModule(Protocol):
     def build(self, credentials: Any, options: SinkOptions) -> Sink: ...
 
 
-@dataclass(frozen=True)
-class SinkEntry:
+class SinkEntry(msgspec.Struct, frozen=True):
     """One sink. ``example``: the example of its credentials file in ``etc/``, or None
     if it needs no credentials.
     """

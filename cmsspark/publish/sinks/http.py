@@ -7,10 +7,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from cmsspark.base.dates import Clock
 from cmsspark.base.sockets import ConnectionLost

@@ -15,9 +15,10 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from cmsspark.base.dates import Clock, SystemClock
 from cmsspark.base.errors import NotAllowed
@@ -43,8 +44,7 @@ NOT_ALLOWED: Final = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class StompTimeouts:
+class StompTimeouts(msgspec.Struct, frozen=True):
     """Deadlines in seconds. ``connect``: each address with its TLS handshake.
     ``login``: the answer to CONNECT.
 

@@ -14,8 +14,9 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any, Final
+
+import msgspec
 
 from cmsspark.base.access import AccessBatch, Quarantined
 from cmsspark.base.errors import DataError
@@ -368,8 +369,7 @@ _STEP: Final = 1 << 20
 _NUMBERS: Final = 20
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(msgspec.Struct, frozen=True):
     """A file's header: schema without logical types, codec, sync marker, and if the
     first block begins.
     """
@@ -380,8 +380,7 @@ class Container:
     begin: int
 
 
-@dataclass(frozen=True)
-class PlainBlock:
+class PlainBlock(msgspec.Struct, frozen=True):
     """A block's records, and at which byte of the file it begins. ``content`` is decompressed."""
 
     begin: int

@@ -10,9 +10,9 @@ counted, and left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -51,8 +51,7 @@ _TOLD: Final = 5
 _WORDS: Final = 4
 
 
-@dataclass(frozen=True)
-class TablePiece:
+class TablePiece(msgspec.Struct, frozen=True):
     """Some rows: ``words`` (row, column, word) has a flag for each value (1: not null;
     3: a block's name) and then the value: a number; or a name's two hashes and the hash
     of its dataset. ``damaged``: reasons with the rows' places.
@@ -84,8 +83,7 @@ class TablePiece:
         return np.ascontiguousarray(self.words[:, self.columns.index(name), word])
 
 
-@dataclass
-class TableReader:
+class TableReader(msgspec.Struct):
     """Reads files of one table. ``kinds``: the kind of each column; those of
     ``optional`` are null if a file has none. ``texts``: the distinct texts (or ids
     in hex) of each column of codes or ids, by their numbers; they grow while reading.
@@ -93,7 +91,7 @@ class TableReader:
 
     kinds: Mapping[str, str]
     optional: frozenset[str] = frozenset()
-    texts: dict[str, dict[str, int]] = field(default_factory=dict)
+    texts: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.texts = {name: {} for name, kind in self.kinds.items() if kind in (CODE, ID)}

@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import IO, Any, Final
+
+import msgspec
 
 from cmsspark.base.access import AccessBatch
 from cmsspark.sources.formats import avro, lines, strict_json
@@ -31,8 +32,7 @@ _SMALL_STEP: Final = 256
 _GZIP: Final = b"\x1f\x8b"
 
 
-@dataclass
-class Damage:
+class Damage(msgspec.Struct):
     """What is wrong with a file: ``reason`` is None while nothing is. ``left_out``:
     bytes of a half line.
 

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from cmsspark.base.errors import CmssparkError, DataError, NotAllowed, NotReady, UsageError
 from cmsspark.base.schemas import Table, stored_table
@@ -267,8 +268,7 @@ _ATTEMPTS: Final = 2
 _UNKNOWN_TABLE: Final = re.compile(r"table with name (\w+) does not exist")
 
 
-@dataclass(frozen=True)
-class QueryResult:
+class QueryResult(msgspec.Struct, frozen=True):
     """The rows of a query as an Arrow table, whether more rows were left out, and the
     seconds that it took.
 

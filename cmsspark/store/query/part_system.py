@@ -19,12 +19,12 @@ import re
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import lru_cache, partial
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+import msgspec
 from fsspec import AbstractFileSystem
 
 from cmsspark.base import buffers
@@ -51,8 +51,7 @@ _NUMPY: Final = {"date": "int32", "int": "int32", "double": "float64"}
 _NAME: Final = re.compile(PROTOCOL + r"://[^\s'\"]+\.parquet")
 
 
-@dataclass(frozen=True)
-class _Content:
+class _Content(msgspec.Struct, frozen=True):
     """One file: what opens it, its size (None: known when it is open), and the stored
     part that it is made of.
     """

@@ -9,11 +9,11 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+import msgspec
 
 from cmsspark.base import reporting
 from cmsspark.base.errors import CmssparkError, OutputError, UsageError
@@ -187,15 +187,14 @@ _LEAVE: Final = ("exit", "quit", "q")
 _HISTORY_LINES: Final = 1_000
 
 
-@dataclass
-class Prompt:
+class Prompt(msgspec.Struct):
     """Reads statements until the end of input, and prints each result or error."""
 
     database: Database
     history: Path
     rows: int
     time_limit: float | None = None
-    _names: list[str] = field(default_factory=list)
+    _names: list[str] = msgspec.field(default_factory=list)
 
     def run(self) -> None:
         """Read and answer. An error of a statement does not end the prompt."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from cmsspark.base import dates
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 _AROUND_DAYS: Final = 7
 
 
-@dataclass(frozen=True)
-class StoredInterval:
+class StoredInterval(msgspec.Struct, frozen=True):
     """The current result of one table of a job for one day or period.
 
     ``rows`` and ``bytes`` as its manifest says. ``partial_reason``: empty, or why the
@@ -108,8 +107,7 @@ class _SlimManifest(msgspec.Struct):
 _SLIM: Final = msgspec.json.Decoder(_SlimManifest)
 
 
-@dataclass
-class _StoredRun:
+class _StoredRun(msgspec.Struct):
     """What was read of a job's current run of one interval: a slim manifest, and its tables."""
 
     run: str
@@ -122,8 +120,7 @@ class _StoredRun:
         return [entry.fault.text() for entry in self.tables.values() if entry.fault is not None]
 
 
-@dataclass
-class StoredParts:
+class StoredParts(msgspec.Struct):
     """The index of a store. :meth:`refresh` brings jobs up to date; :meth:`of` gives a
     table's intervals, in order.
 
@@ -132,7 +129,7 @@ class StoredParts:
 
     files: Files
     fout: str
-    _runs: dict[str, dict[Interval, _StoredRun]] = field(default_factory=dict)
+    _runs: dict[str, dict[Interval, _StoredRun]] = msgspec.field(default_factory=dict)
 
     def refresh(self, job: Job) -> bool:
         """Read which runs of the job are current. Returns whether anything changed."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from cmsspark.base import efficiency
 from cmsspark.base.errors import CmssparkError, DataError, InputMissing, NotReady
@@ -341,8 +342,7 @@ _LARGEST: Final = 2**63 - 1
 _IDS: Final = ("ID", "RSE_ID", "RULE_ID")
 
 
-@dataclass(frozen=True)
-class DumpView:
+class DumpView(msgspec.Struct, frozen=True):
     """A table of a dump as a view: its columns, and what makes the rows of each part file."""
 
     schema: str

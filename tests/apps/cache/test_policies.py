@@ -10,11 +10,11 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.apps.cache import replay as cache_replay
 from cmsspark.apps.cache import scored

@@ -11,10 +11,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from cmsspark.apps.daily.config import DailyConfig, daily_config
 from cmsspark.apps.daily.run import Daily, TaskOutcome, worked

@@ -9,12 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.apps.daily.cli import command as daily_command
 from cmsspark.apps.daily.notify import notify

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from cmsspark.apps.daily.cli import command
 from cmsspark.apps.daily.planner import Planner

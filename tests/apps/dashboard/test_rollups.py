@@ -15,7 +15,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +22,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.apps.dashboard import dataset_ranking, segment_build, snapshot, use
 from cmsspark.apps.dashboard import rollups as rollups_module

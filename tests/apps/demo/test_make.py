@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import json
 from collections import Counter
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import fastavro
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.apps.cache import xcache_job
 from cmsspark.apps.crab import tape_recalls, tasks

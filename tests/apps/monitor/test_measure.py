@@ -131,7 +131,7 @@ def test_a_state_folder_that_cannot_be_written_is_said_and_no_error(tmp_path: Pa
 
 
 def test_measuring_is_turned_off_by_the_line_the_environment_or_the_settings() -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     on, off = (
         split(["./job.py"], lambda _: None),

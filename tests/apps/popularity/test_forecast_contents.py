@@ -4,13 +4,13 @@ calibration that helps.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from cmsspark.apps.popularity.cli import command
 from cmsspark.apps.popularity.evaluate import calibrated, calibration, fit, with_newest_share

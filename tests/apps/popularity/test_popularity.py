@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.apps.popularity import features as feature_code
 from cmsspark.apps.popularity import training as training_code

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from cmsspark.apps.popularity import jobs
 from cmsspark.apps.popularity.cli import command

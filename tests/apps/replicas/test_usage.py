@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.apps.crab import tape_recalls, tasks
 from cmsspark.apps.replicas import rules_day, storage_usage

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from cmsspark.apps.results import status
 from cmsspark.base.errors import DataError, NotReady

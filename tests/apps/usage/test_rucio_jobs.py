@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from cmsspark.apps.replicas import dataset_last_access, replica_jobs, site_tier_usage
 from cmsspark.apps.replicas.replica_jobs import (

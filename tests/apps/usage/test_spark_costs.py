@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
+from msgspec.structs import replace
 
 from cmsspark.apps.demo.make import make
 from cmsspark.apps.replicas import dataset_last_access, dbs_events, replica_jobs, site_tier_usage

@@ -4,13 +4,13 @@ what is new and what is gone.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date, timedelta
 from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from cmsspark.apps.dashboard import use
 from cmsspark.apps.dashboard import widgets as ui

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from cmsspark.apps.dashboard import dataset_ranking, use
 from cmsspark.apps.dashboard import widgets as ui

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from calendar import monthrange
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import date
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from cmsspark.apps.dashboard import widgets as ui
 from cmsspark.apps.dashboard.page import Page, table_chart

@@ -5,11 +5,11 @@ concentrated use is.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard import widgets as ui

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import site_use, use

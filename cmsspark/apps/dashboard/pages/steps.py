@@ -4,9 +4,10 @@ agents that sent WMArchive's reports.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import widgets as ui

@@ -12,11 +12,11 @@ from __future__ import annotations
 import csv
 import gzip
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import date
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -53,8 +53,7 @@ _PAUSE: Final = 0.25
 _Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class History:
+class History(msgspec.Struct, frozen=True, dict=True):
     """A past of ``rows`` partials a day. ``pseudonym``: what stands for the name of a
     made-up person.
     """
@@ -207,8 +206,7 @@ _WIDTH: Final = 0.7
 _PERIOD: Final = 9.0
 
 
-@dataclass(frozen=True)
-class ResampledPast:
+class ResampledPast(msgspec.Struct, frozen=True):
     """The past of ``rows``, the partials that ``day`` counted."""
 
     rows: pa.Table

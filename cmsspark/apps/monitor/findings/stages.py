@@ -10,8 +10,9 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from cmsspark.apps.monitor import memory_sizes as sizes
 from cmsspark.apps.monitor.findings import named
@@ -390,8 +391,7 @@ MOST_GROWTH: Final = 4
 LEAST_GROWTH: Final = 1.25
 
 
-@dataclass(frozen=True)
-class SpillCure:
+class SpillCure(msgspec.Struct, frozen=True):
     """The worst stage that spilled: bytes that a task needs and had. Either partitions,
     or a heap, are the cure.
 

@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import warnings
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -174,16 +173,15 @@ class _Notebook(msgspec.Struct):
     cells: list[_Cell]
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(msgspec.Struct, frozen=True):
     """The source of a script. ``positions``, of a notebook: for each line of ``source`` the
     number of its cell and its line there, both from 1.
     """
 
     source: bytes
-    positions: list[tuple[int, int]] = field(default_factory=list)
+    positions: list[tuple[int, int]] = msgspec.field(default_factory=list)
     #: Cells that are no Python: number, line and reason.
-    damaged: list[tuple[int, int, str]] = field(default_factory=list)
+    damaged: list[tuple[int, int, str]] = msgspec.field(default_factory=list)
 
     def position(self, line: int) -> tuple[int, int]:
         """Return the cell, 0 in a script, and the line in it."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import tokenize
 from contextlib import suppress
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Final
 
@@ -36,8 +35,7 @@ RULES: Final = _DATA.rules
 WORDS: Final = _DATA.words
 
 
-@dataclass(frozen=True, order=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True, order=True):
     """A place in a script. ``line`` and ``column`` begin with 1."""
 
     line: int

@@ -15,9 +15,10 @@ import itertools
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
+
+import msgspec
 
 from cmsspark.base.errors import DataError, InputMissing, NotAllowed, SettingsError, UsageError
 from cmsspark.filesystems.storage import Entry, Files, LocalFiles, is_local, local_path
@@ -179,8 +180,7 @@ _OTHER: Final = ("appstatus_", ".", "_")
 _SHOWN: Final = 10
 
 
-@dataclass
-class LogLines:
+class LogLines(msgspec.Struct):
     """The lines of an event log, in order, as bytes without newlines. What is wrong
     with it is counted on the way.
     """
@@ -188,13 +188,13 @@ class LogLines:
     parts: list[str]
     open: Callable[[str], IO[bytes]]
     #: Parts whose end is missing, with the reason.
-    cut: list[str] = field(default_factory=list)
+    cut: list[str] = msgspec.field(default_factory=list)
     #: Which numbers of a rolling folder are missing.
-    missing: list[str] = field(default_factory=list)
+    missing: list[str] = msgspec.field(default_factory=list)
     #: Files of a rolling folder that repeat another one.
-    repeated: list[str] = field(default_factory=list)
+    repeated: list[str] = msgspec.field(default_factory=list)
     #: Files into which Spark compacted earlier ones.
-    compacted: list[str] = field(default_factory=list)
+    compacted: list[str] = msgspec.field(default_factory=list)
     long_lines: int = 0
     plain_bytes: int = 0
     disk_bytes: int = 0

@@ -12,7 +12,6 @@ import heapq
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -250,11 +249,10 @@ _OF_SPARK: Final = re.compile(
 _NAME: Final = re.compile(rb'\{"Event":"([\w.]+)"')
 
 
-@dataclass
-class EventLogReader:
+class EventLogReader(msgspec.Struct):
     """Takes the lines of one event log; ``metrics`` gives the result at any time."""
 
-    run: RunMetrics = field(default_factory=lambda: RunMetrics("", "", "spark", 0))
+    run: RunMetrics = msgspec.field(default_factory=lambda: RunMetrics("", "", "spark", 0))
     lines: int = 0
     damaged: int = 0
     skipped: int = 0
@@ -265,7 +263,7 @@ class EventLogReader:
     begun: bool = False
     ended: bool = False
     #: Stages that ended well with fewer tasks in the log than they had: number → both.
-    incomplete: dict[int, tuple[int, int]] = field(default_factory=dict)
+    incomplete: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     #: The log says the options of Spark.
     has_options: bool = False
     #: How many jobs and tasks Spark had begun, by their numbers, which have no gap.
@@ -274,24 +272,24 @@ class EventLogReader:
     #: Tasks of failed stages that may still have run when the stage ended.
     _unended_tasks: int = 0
     #: Queries that jobs name, and of which the log has no begin.
-    unknown_queries: set[int] = field(default_factory=set)
+    unknown_queries: set[int] = msgspec.field(default_factory=set)
     #: Which run of run_spark wrote the log: a system property or, where the driver is
     #: on another host, an option.
     measured_run: str | None = None
     _last_was_damaged: bool = False
-    _stages: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
-    _ended: dict[tuple[int, int], OpenStage] = field(default_factory=dict)
-    _longest_stages: list[tuple[int, int, StageEntry]] = field(default_factory=list)
-    _executors: dict[str, ExecutorEntry] = field(default_factory=dict)
+    _stages: dict[tuple[int, int], OpenStage] = msgspec.field(default_factory=dict)
+    _ended: dict[tuple[int, int], OpenStage] = msgspec.field(default_factory=dict)
+    _longest_stages: list[tuple[int, int, StageEntry]] = msgspec.field(default_factory=list)
+    _executors: dict[str, ExecutorEntry] = msgspec.field(default_factory=dict)
     #: By executor; None for those of the run.
-    _sums: dict[str | None, TaskSums] = field(default_factory=dict)
-    _users: dict[int, str] = field(default_factory=dict)
+    _sums: dict[str | None, TaskSums] = msgspec.field(default_factory=dict)
+    _users: dict[int, str] = msgspec.field(default_factory=dict)
     #: Stage → its SQL execution, and the line of the program that started its job.
-    _call_sites: dict[int, tuple[int | None, str]] = field(default_factory=dict)
-    _job_stages: dict[int, list[int]] = field(default_factory=dict)
-    _plans: Plans = field(default_factory=Plans)
-    _rdds: Rdds = field(default_factory=Rdds)
-    _spans: Spans = field(default_factory=Spans)
+    _call_sites: dict[int, tuple[int | None, str]] = msgspec.field(default_factory=dict)
+    _job_stages: dict[int, list[int]] = msgspec.field(default_factory=dict)
+    _plans: Plans = msgspec.field(default_factory=Plans)
+    _rdds: Rdds = msgspec.field(default_factory=Rdds)
+    _spans: Spans = msgspec.field(default_factory=Spans)
 
     def read(self, lines: Iterable[bytes]) -> None:
         """Take lines."""

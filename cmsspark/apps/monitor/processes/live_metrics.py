@@ -16,7 +16,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -44,8 +43,7 @@ def part(text: str) -> str:
     return _OTHERS.sub("_", text).strip("_")[:_LONGEST] or "none"
 
 
-@dataclass
-class GraphiteSender:
+class GraphiteSender(msgspec.Struct):
     """Sends lines to the receiver of the settings. ``dropped``: lines that could not be sent."""
 
     settings: MetricsSettings
@@ -102,8 +100,7 @@ def process_lines(prefix: str, samples: Iterable[ProcessSample]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class Annotations:
+class Annotations(msgspec.Struct, frozen=True):
     """Begin and end of stages and queries of a run as lines; ``count``: of stages and queries."""
 
     run: str
@@ -201,8 +198,7 @@ def _job_lines(
     return [f"{start}.{name} {counts[name]} {at_seconds}" for name in COUNTERS if name in counts]
 
 
-@dataclass
-class LiveSender:
+class LiveSender(msgspec.Struct):
     """Sends samples of processes as they are taken, and with them the counters of the running job."""
 
     sender: GraphiteSender

@@ -72,8 +72,7 @@ def collector_server(url: str, token: str, ca: Path | None = None) -> CollectorS
     return server
 
 
-@dataclass
-class Buffer:
+class Buffer(msgspec.Struct):
     """Batches in files of a private folder, in the order of their numbers."""
 
     folder: Path
@@ -106,8 +105,7 @@ class Buffer:
             self.dropped += 1
 
 
-@dataclass
-class Sender:
+class Sender(msgspec.Struct):
     """Sends what waits in a buffer."""
 
     client: HttpClient
@@ -116,7 +114,7 @@ class Sender:
     token: str = ""
     status: str = ""
     #: When the collector answered last, by a clock that does not jump.
-    answered: float = field(default_factory=time.monotonic)
+    answered: float = msgspec.field(default_factory=time.monotonic)
     _again: float = 0.0
     _logged: str = ""
 

@@ -16,10 +16,10 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import psutil
 
 import cmsspark
@@ -98,8 +98,7 @@ _MAIN: Final = "from cmsspark.apps.monitor.processes.reaper import main; main()"
 _PATIENCE_S: Final = 10.0
 
 
-@dataclass
-class OrphanReaper:
+class OrphanReaper(msgspec.Struct):
     """The runner's end of the pipe. A guard that could not be started, or that died,
     changes nothing for the suite.
     """
@@ -151,13 +150,12 @@ class OrphanReaper:
                 self._process.stdin.flush()
 
 
-@dataclass
-class _Started:
+class _Started(msgspec.Struct):
     """What the runner has started, by its messages."""
 
     run: str = ""
     scratch: Path | None = None
-    groups: set[int] = field(default_factory=set)
+    groups: set[int] = msgspec.field(default_factory=set)
     is_over: bool = False
 
     def read(self, lines: Iterable[bytes]) -> None:

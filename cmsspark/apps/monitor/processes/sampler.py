@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import psutil
 
 from cmsspark.base import dates
@@ -150,8 +151,7 @@ _FEW_THREADS: Final = 8
 _BECOMES: Final = (OTHER, YARN_LAUNCHER)
 
 
-@dataclass
-class _Seen:
+class _Seen(msgspec.Struct):
     """What stays the same for a process, and its figures at the last sample."""
 
     process: psutil.Process

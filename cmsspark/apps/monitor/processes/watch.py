@@ -19,9 +19,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from cmsspark.base import dates
 from cmsspark.store.process_samples import (
@@ -52,8 +53,7 @@ _PATIENCE: Final = 2.0
 _JOIN: Final = 10.0
 
 
-@dataclass(frozen=True)
-class WatchOptions:
+class WatchOptions(msgspec.Struct, frozen=True):
     """What is watched: ``job`` for people, ``state_dir`` of the database. ``interval``:
     fixed seconds, else None.
     """
@@ -70,8 +70,7 @@ class WatchOptions:
     is_stored: bool = True
 
 
-@dataclass
-class Watch:
+class Watch(msgspec.Struct):
     """A started watch; :meth:`end` sends it the run's exit code. ``pid`` is that of the monitor."""
 
     run: str

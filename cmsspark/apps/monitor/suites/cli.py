@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click import option
+from msgspec.structs import asdict
 
 from cmsspark import __version__
 from cmsspark.base import dates
@@ -179,7 +180,7 @@ def _echo_differences(rows: list[Difference], as_json: bool, tolerance: float | 
 
     if as_json:
         for row in rows:
-            click.echo(json_text({**row.__dict__, "ratio": row.ratio}))
+            click.echo(json_text({**asdict(row), "ratio": row.ratio}))
         return
 
     def shown(measure: str, value: float | None) -> str:

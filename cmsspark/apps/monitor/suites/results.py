@@ -9,9 +9,9 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from markupsafe import Markup
 
 from cmsspark.apps.monitor.processes.collector import with_one_clock
@@ -41,8 +41,7 @@ MAXIMA: Final = (
 _MARK: Final = re.compile(r"(begin|end) ([\w.\-]+)(?: exit (-?\d+))?")
 
 
-@dataclass(frozen=True)
-class Maxima:
+class Maxima(msgspec.Struct, frozen=True):
     """The largest sums over the processes of a role on one host at one time, in a step;
     ``processes``: at most so many.
 
@@ -58,8 +57,7 @@ class Maxima:
     ticks: int = 0
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(msgspec.Struct, frozen=True):
     """When a step ran, UTC ms; ``end_ms`` is None where it did not end."""
 
     name: str
@@ -73,8 +71,7 @@ class StepTime:
         return None if self.end_ms is None else (self.end_ms - self.begin_ms) / 1000
 
 
-@dataclass(frozen=True)
-class SuiteResult:
+class SuiteResult(msgspec.Struct, frozen=True):
     """A run of a suite: the times of its steps, and the maxima by (step, role), where
     ``all`` is every role.
     """
@@ -82,11 +79,11 @@ class SuiteResult:
     run: WatchedRun
     #: A step that is repeated stands here as often.
     steps: list[StepTime]
-    maxima: dict[tuple[str, str], Maxima] = field(default_factory=dict)
+    maxima: dict[tuple[str, str], Maxima] = msgspec.field(default_factory=dict)
     #: Of steps that are repeated, the maxima of each time.
-    repeats: dict[tuple[str, str], list[Maxima]] = field(default_factory=dict)
+    repeats: dict[tuple[str, str], list[Maxima]] = msgspec.field(default_factory=dict)
     #: What was found in the measured runs of its steps.
-    findings: list[str] = field(default_factory=list)
+    findings: list[str] = msgspec.field(default_factory=list)
 
     @property
     def maxima_rows(self) -> list[tuple[object, ...]]:
@@ -282,8 +279,7 @@ RESOLUTION: Final[Mapping[str, float]] = {
 }
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """A measure of a step and role in two releases: the median of the times that the step ran.
 
     ``ratio``: the second to the first; None where that is nothing. ``noise``: by how

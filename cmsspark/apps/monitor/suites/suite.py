@@ -250,8 +250,7 @@ _PATIENCE: Final = 30.0
 TIMED_OUT: Final = 124
 
 
-@dataclass
-class _Ended:
+class _Ended(msgspec.Struct):
     """How a step ended. ``is_late``: it took too long; ``left``: names of processes
     that it left, ended by now.
     """
@@ -259,7 +258,7 @@ class _Ended:
     code: int
     output: Path
     is_late: bool = False
-    survivors: list[str] = field(default_factory=list)
+    survivors: list[str] = msgspec.field(default_factory=list)
 
 
 @dataclass
