@@ -19,6 +19,7 @@ import numpy.typing as npt
 from cmsspark.base import buffers
 from cmsspark.base.access import NO_JOB, AccessBatch, Packed, Quarantined, Remote
 from cmsspark.base.arrays import Longs
+from cmsspark.base.memory import trim
 from cmsspark.counting import reconciliation
 from cmsspark.counting.catalogue import (
     NOT_THERE,
@@ -279,7 +280,7 @@ def merge_rows(batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBa
     with ThreadPoolExecutor(1) as thread:
         for batch in batches:
             if batch is None:
-                merged = thread.submit(lambda: list(_merged(of_jobs)))
+                merged = thread.submit(_merge_ahead, of_jobs)
             elif "lfn_hash" in batch.schema.names:
                 yield from _apart(batch, [name for name, _ in COLUMNS], of_jobs)
             else:
@@ -287,12 +288,18 @@ def merge_rows(batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBa
         yield from merged.result() if merged else _merged(of_jobs)
 
 
+def _merge_ahead(of_jobs: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    rows = list(_merged(of_jobs))
+    # The other rows of the scan need what the merge has freed.
+    trim()
+    return rows
+
+
 def _merged(of_jobs: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if not of_jobs:
         return
     rows = _JobRows.gather(of_jobs)
-    # Of many rows, memory that the scan needs meanwhile.
-    of_jobs.clear()
+    of_jobs.clear()  # they are copied
     first = rows.first_of_each_file()
     yield _sums_of_days(rows, first)
     unmatched = first[rows.codes["dataset_name"][first] == 0]
