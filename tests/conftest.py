@@ -75,9 +75,13 @@ def _limits_of_this_process_stay() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _streams_of_users_are_forgotten() -> Iterator[None]:
-    """A stream that a test described is none of the tests after it."""
+def _streams_and_jobs_of_users_are_forgotten() -> Iterator[None]:
+    """A stream or a job that a test described is none of the tests after it."""
+    settings_module = sys.modules.get("cmsspark.settings.settings")
+    before = getattr(settings_module, "_latest", None)
     yield
+    if (settings_module := sys.modules.get("cmsspark.settings.settings")) is not None:
+        settings_module._latest = before  # type: ignore[attr-defined]
     if (own_streams := sys.modules.get("cmsspark.sources.own_streams")) is not None:
         own_streams.forget()
 

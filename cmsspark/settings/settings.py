@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import pwd
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeVar
@@ -237,6 +237,16 @@ def load_settings(path: str | None = None, environ: Mapping[str, str] | None = N
     if _latest is None or rank >= _latest[0]:
         _latest = (rank, settings)
     return settings
+
+
+def load_typed_settings(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Load the settings that a line names before its job is looked for: they name the
+    folders of users' jobs, and where those are noted.
+    """
+    for word, following in zip(argv, [*argv, ""][1:], strict=True):
+        name, _, value = word.partition("=")
+        if name == "--settings" and (value or following):
+            load_settings(value or following, environ)
 
 
 #: The settings that were loaded last in this process; those of a named file stay before

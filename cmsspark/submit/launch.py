@@ -36,10 +36,12 @@ def main() -> NoReturn:
     memory.check_room()
     from cmsspark.run.job_modules import job_of_word
     from cmsspark.settings import pseudonyms
+    from cmsspark.settings.settings import load_typed_settings
     from cmsspark.submit.job_help import load_command
 
     def work() -> object:
         pseudonyms.take_from_environment(os.environ)
+        load_typed_settings(sys.argv[2:], os.environ)
         job = job_of_word(sys.argv[1])
         return reporting.run_click(load_command(job), f"run_spark {job.name}", sys.argv[2:])
 

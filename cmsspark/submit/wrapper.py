@@ -26,7 +26,7 @@ from cmsspark.base.resources import resource
 from cmsspark.cli.options import require_store
 from cmsspark.run.job_modules import job_in_file
 from cmsspark.settings import pseudonyms
-from cmsspark.settings.settings import Settings, load_settings
+from cmsspark.settings.settings import Settings, load_settings, load_typed_settings
 from cmsspark.store.own_jobs import JOBS, Job, find_job
 from cmsspark.submit import cmsspark_lines, script_lines
 from cmsspark.submit.arguments import Request, Signature, split
@@ -92,7 +92,7 @@ def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """Parse a command line, today's or one of CMSSpark."""
     reporting.check_pasted(argv)
     argv = _without_launcher(argv)
-    _use_settings(argv, environ)
+    load_typed_settings(argv, environ)
     try:
         request = split(argv, load_signature)
     except script_lines.ScriptNotIncluded as error:
@@ -141,16 +141,6 @@ _LAUNCHERS = (
     *("spark-submit", "spark3-submit", "run_spark", "run_spark3", "run_spark3.sh"),
     *("python", "python3"),
 )
-
-
-def _use_settings(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Load the settings that a line names before its job is looked for: they name the
-    folders of users' jobs.
-    """
-    for word, following in zip(argv, [*argv, ""][1:], strict=True):
-        name, _, value = word.partition("=")
-        if name == "--settings" and (value or following):
-            load_settings(value or following, environ)
 
 
 def parse_typed(words: Sequence[str]) -> None:

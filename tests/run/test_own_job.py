@@ -262,7 +262,10 @@ def test_a_stream_is_its_yaml_and_a_job_is_found_by_its_name(cms: SmallCms) -> N
     assert len(documents) == len(rows)
 
 
-def test_a_stream_may_have_neither_people_nor_places(cms: SmallCms, tmp_path: Path) -> None:
+def test_a_stream_may_have_neither_people_nor_places(
+    cms: SmallCms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of the person"))
     own_stream(cms)
     path = cms.folder / "streams/webdav.yaml"
     lines = path.read_text().splitlines()
@@ -276,6 +279,7 @@ def test_a_stream_may_have_neither_people_nor_places(cms: SmallCms, tmp_path: Pa
         'def of_tiers(rows):\n    "Accesses by tier."\n    return rows\n'
     )
     assert cms.run(file)["accesses"].sum() == cms.bins["cmssw"]["matched"]
+    assert not (tmp_path / "of the person").exists()
 
 
 @pytest.mark.parametrize(
