@@ -320,6 +320,10 @@ def test_a_log_without_the_end_of_a_stage_or_job_says_so(tmp_path: Path) -> None
             lambda n, line: b"SQLExecutionStart" in line and b'"executionId":3' in line,
             "the event log lacks 1 query,",
         ),
+        (
+            lambda n, line: b"ExecutorAdded" in line,
+            "the event log lacks the start of executor driver:",
+        ),
         (lambda n, line: b"SQLExecutionEnd" in line and b'"executionId":3' in line, "1 query of"),
         (lambda n, line: b"EnvironmentUpdate" in line, "the event log does not say"),
     ],

@@ -645,6 +645,15 @@ def read_event_log(lines: LogLines, run: RunMetrics | None = None) -> EventLogRe
             f"the event log lacks {' and '.join(missing)}, by the numbers of the others, so sums may be too small: "
             "Spark dropped events"
         )
+    late = [
+        entry.executor
+        for entry in reader._executors.values()
+        if entry.totals.tasks and entry.added_ms is None
+    ]
+    if late and reader.begun and not lines.compacted:
+        notes.append(
+            f"the event log lacks the start of executor {', '.join(late[:10])}: its cores are not known"
+        )
     if reader.begun and not reader.has_options:
         notes.append("the event log does not say Spark's options: its defaults are assumed")
     if reader.lines and not reader.begun:
