@@ -29,9 +29,12 @@ _Match = re.Match[str]
 class _Refusal(msgspec.Struct, frozen=True):
     """How a refusal reads, and what it means. ``where`` and ``next_step`` may name groups
     of ``pattern``; what was found is its group of that name, else the matched text.
+
+    Patterns are compiled when something was refused: all of them take 9 ms, and each run
+    imports this.
     """
 
-    pattern: re.Pattern[str]
+    pattern: str
     kind: Callable[..., CmssparkError]
     problem: str
     next_step: str
@@ -40,66 +43,54 @@ class _Refusal(msgspec.Struct, frozen=True):
     is_lasting: bool = False
 
 
-def _rule(
-    pattern: str,
-    kind: Callable[..., CmssparkError],
-    problem: str,
-    next_step: str,
-    where: str | None = None,
-    *,
-    is_lasting: bool = False,
-) -> _Refusal:
-    return _Refusal(re.compile(pattern), kind, problem, next_step, where, is_lasting)
-
-
 #: The first that fits is told: what names a cause stands before what names its effect.
 _REFUSALS: Final = (
-    _rule(
+    _Refusal(
         r"to unknown queue:? *(?P<queue>[\w.-]+)",
         SettingsError,
         "YARN has no queue {queue}",
         "name one that it has with --queue: `yarn queue -list`, or the page /cluster/scheduler of the ResourceManager",
     ),
-    _rule(
+    _Refusal(
         r"to non-leaf queue ?: *(?P<queue>[\w.-]+)",
         SettingsError,
         "the queue {queue} of YARN has queues below it, and takes nothing itself",
         "name one of those with --queue: the page /cluster/scheduler of the ResourceManager",
     ),
-    _rule(
+    _Refusal(
         r"User (?P<user>\S+) (?:cannot|does not have permission to) submit"
         r"(?: applications?| \S+)? to (?:queue )?(?P<queue>[\w.-]+)",
         NotAllowed,
         "{user} may not use the queue {queue} of YARN",
         "name another one with --queue, or ask its administrators for permission",
     ),
-    _rule(
+    _Refusal(
         r"[Qq]ueue (?P<queue>[\w.-]+) already has 0 applications[^\n]*",
         SettingsError,
         "the queue {queue} of YARN never takes an application: its limit is none",
         "name another one with --queue, or ask its administrators to raise the limit",
     ),
-    _rule(
+    _Refusal(
         r"[Qq]ueue (?P<queue>[\w.-]+) is (?:STOPPED|DRAINING)[^\n]*"
         r"|[Qq]ueue (?P<full>[\w.-]+) already has \d+ applications[^\n]*",
         NotReady,
         "a queue of YARN takes no more applications",
         "run it again later, or with another --queue",
     ),
-    _rule(
+    _Refusal(
         r"Required executor memory \((?P<memory>\d+)[^\n]*? is above the max threshold "
         r"\((?P<most>\d+) MB\)[^\n]*",
         SettingsError,
         "an executor is larger than YARN's containers may be ({most} MB)",
         "lower spark.executor.memory or spark.executor.memoryOverhead",
     ),
-    _rule(
+    _Refusal(
         r"Required (?:AM|driver) memory \(\d+[^\n]*? is above the max threshold \((?P<most>\d+) MB\)[^\n]*",
         SettingsError,
         "the driver is larger than YARN's containers may be ({most} MB)",
         "lower spark.driver.memory or spark.driver.memoryOverhead; in client mode spark.yarn.am.memory",
     ),
-    _rule(
+    _Refusal(
         r"Cannot allocate containers as requested resource is greater than maximum allowed allocation"
         r"[^\n]*|InvalidResourceRequestException[^\n]*",
         SettingsError,
@@ -107,7 +98,7 @@ _REFUSALS: Final = (
         "lower spark.executor.memory, spark.executor.cores, spark.driver.memory or spark.driver.cores",
         is_lasting=True,
     ),
-    _rule(
+    _Refusal(
         r"(?:The auxService: ?\S+ does not exist|InvalidAuxServiceException)[^\n]*",
         SettingsError,
         "YARN's nodes have no shuffle service of Spark, which the executors need",
@@ -115,7 +106,7 @@ _REFUSALS: Final = (
         "spark.dynamicAllocation.shuffleTracking.enabled=true works without it",
         is_lasting=True,
     ),
-    _rule(
+    _Refusal(
         r"Unable to (?:register|create executor)[^\n]*external shuffle[^\n]*",
         SettingsError,
         "the executors do not reach the shuffle service of Spark on their node",
@@ -123,56 +114,56 @@ _REFUSALS: Final = (
         "spark.shuffle.service.enabled=false --conf spark.dynamicAllocation.shuffleTracking.enabled=true",
         is_lasting=True,
     ),
-    _rule(
+    _Refusal(
         r"(?:SafeModeException[^\n]*|[Nn]ame ?[Nn]ode is in safe mode[^\n]*)",
         NotReady,
         "HDFS is in safe mode: nothing can be written",
         "run it again when it has left it: hdfs dfsadmin -safemode get",
     ),
-    _rule(
+    _Refusal(
         r"StandbyException[^\n]*",
         NotReady,
         "the NameNode or ResourceManager that is asked is not the active one",
         "run it again when one is active; if fs.defaultFS names a server and not a name service, correct core-site.xml",
     ),
-    _rule(
+    _Refusal(
         r"User: (?P<user>\S+) is not allowed to impersonate (?P<other>\S+)",
         NotAllowed,
         "Hadoop does not let {user} run anything as {other}",
         "leave out --proxy-user, or ask its administrators for hadoop.proxyuser.{user}",
     ),
-    _rule(
+    _Refusal(
         r"AuthorizationException: User (?P<user>\S+)[^\n]*",
         NotAllowed,
         "{user} may not use this server of Hadoop",
         "ask its administrators for permission",
     ),
-    _rule(
+    _Refusal(
         r"(?:Cannot locate default realm|Can't get Kerberos realm)[^\n]*",
         SettingsError,
         "Kerberos is not configured on this host",
         "fetch /etc/krb5.conf from the cluster, or name it with KRB5_CONFIG and -Djava.security.krb5.conf",
     ),
-    _rule(
+    _Refusal(
         r"Server asks us to fall ?back to SIMPLE auth[^\n]*",
         SettingsError,
         "Hadoop's configuration wants Kerberos, and the server has none",
         "correct hadoop.security.authentication in core-site.xml: both must be of the same cluster",
     ),
-    _rule(
+    _Refusal(
         r"(?:PathComponentTooLongException|The maximum path component name limit)[^\n]*",
         SettingsError,
         "a name is longer than HDFS takes",
         "give the location a shorter one",
     ),
-    _rule(
+    _Refusal(
         r"(?P<found>The directory item limit of (?P<path>/\S*) is exceeded[^\n]*)",
         OutputError,
         "a folder on HDFS has as many entries as it may have",
         "remove what is not needed there, or name another folder",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"(?:ParentNotDirectoryException|FileAlreadyExistsException: (?:Path|Parent path) is not a directory):?"
         r" (?P<path>(?:\w+:)?/\S*)[^\n]*",
         SettingsError,
@@ -180,27 +171,27 @@ _REFUSALS: Final = (
         "name a folder, or move the file away",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"Application with id '?(?P<id>application_\d+_\d+)'? doesn't exist in RM",
         NotReady,
         "YARN does not know the application any more: its ResourceManager was started anew",
         "run it again",
     ),
-    _rule(
+    _Refusal(
         r"\w*Quota\w*ExceededException\b[^\n]*? (?:of|of directory|on path :) (?P<path>/\S*) is exceeded[^\n]*",
         OutputError,
         "the quota of a folder on HDFS is used up: nothing more can be written there",
         "remove what is not needed there, or ask for a larger one: hdfs dfs -count -q -h {path}",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"Permission denied: user=(?P<user>[^,]+), access=(?P<access>READ\w*|EXECUTE), inode=\\?\"(?P<path>[^\"\\]+)",
         NotAllowed,
         "HDFS refuses {user} the right to {access}",
         "ask the owner for that right (hdfs dfs -ls -d {path} names the owner), or name another file or folder",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"Permission denied: user=(?P<user>[^,]+), access=(?P<access>\w+), inode=\\?\"(?P<path>[^\"\\]+)",
         NotAllowed,
         "HDFS refuses {user} the right to {access}",
@@ -208,7 +199,7 @@ _REFUSALS: Final = (
         "spark.yarn.stagingDir names another folder)",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"Cannot run program \"(?P<path>[^\"]+)\"[^\n]*(?:No such file or directory|Permission denied)[^\n]*"
         r"|(?P<shell>/\S*python\S*): No such file or directory",
         SettingsError,
@@ -216,14 +207,14 @@ _REFUSALS: Final = (
         "name one that they have with PYSPARK_PYTHON, or send one along: --env hdfs:///…/environment.tar.gz",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"(?P<path>/\S*bin/java): (?:No such file or directory|Permission denied|not found)",
         SettingsError,
         "the nodes have no Java of that name",
         "name one that they have: --conf spark.yarn.appMasterEnv.JAVA_HOME=DIR --conf spark.executorEnv.JAVA_HOME=DIR",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"UnsupportedClassVersionError[^\n]*|Unrecognized option: --add-\S+",
         SettingsError,
         "the nodes' Java is too old for this Spark",
@@ -231,7 +222,7 @@ _REFUSALS: Final = (
         "--conf spark.executorEnv.JAVA_HOME=DIR",
         is_lasting=True,
     ),
-    _rule(
+    _Refusal(
         r"[^\n]*\nError: Could not create the Java Virtual Machine"
         r"|Error occurred during initialization of (?:VM|boot layer)\n[^\n]*",
         SettingsError,
@@ -240,38 +231,38 @@ _REFUSALS: Final = (
         "--explain shows them",
         is_lasting=True,
     ),
-    _rule(
+    _Refusal(
         r"Could not find or load main class org\.apache\.spark\.\S+",
         SettingsError,
         "what spark.yarn.archive or spark.yarn.jars names has no Spark in it",
         "zip the jars of $SPARK_HOME/jars, without their folder, or leave the option out",
     ),
-    _rule(
+    _Refusal(
         r"InvalidLabelResourceRequestException[^\n]*",
         SettingsError,
         "YARN has no such node label, or the queue may not use it",
         "correct spark.yarn.am.nodeLabelExpression and spark.yarn.executor.nodeLabelExpression, or leave them out",
     ),
-    _rule(
+    _Refusal(
         r"PYTHON_VERSION_MISMATCH[^\n]*|Python in worker has different version[^\n]*",
         SettingsError,
         "the nodes' Python has another version than the driver's",
         "name one of the same version with PYSPARK_PYTHON, or send one along: --env hdfs:///…/environment.tar.gz",
     ),
-    _rule(
+    _Refusal(
         r"(?:\A|(?:PythonException|from the Python worker)[\s\S]{0,8000}?)"
         r"(?P<found>ModuleNotFoundError: No module named '(?P<name>[\w.]+)')",
         SettingsError,
         "the Python of the nodes lacks the module {name}",
         "send one with everything along: --env hdfs:///…/environment.tar.gz (docs/operations.md makes it)",
     ),
-    _rule(
+    _Refusal(
         r"\[PACKAGE_NOT_INSTALLED\] (?P<name>\w+)[^\n]*must be installed[^\n]*",
         SettingsError,
         "the Python of the nodes lacks {name}, or has an older one",
         "send one with everything along: --env hdfs:///…/environment.tar.gz (docs/operations.md makes it)",
     ),
-    _rule(
+    _Refusal(
         r"(?:FileNotFoundException: File (?:does not exist: )?|Path does not exist: )"
         r"(?P<path>(?:hdfs|file|viewfs):/\S+\.(?:tar\.gz|tgz|zip|jar))(?: does not exist)?",
         SettingsError,
@@ -279,7 +270,7 @@ _REFUSALS: Final = (
         "check --env and `environment`, spark.archives, spark.jars and spark.files of the settings",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"(?P<found>FileNotFoundException: File (?:does not exist: )?(?P<path>\S+)(?: does not exist)?)"
         r"\s[\s\S]{0,2000}?history\.EventLog",
         SettingsError,
@@ -288,54 +279,54 @@ _REFUSALS: Final = (
         "goes without",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"(?P<found>Resource (?P<path>\S+) changed on src filesystem[^\n]*)",
         NotReady,
         "a file that travels with the job was replaced after the job had begun",
         "run it again when nobody writes the file",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"Failed to download resource \{ \{ (?P<path>[^\s,]+)[^\n]*?(?P<found>\S+: Download and unpack failed)",
         SettingsError,
         "a node could not unpack what travels with the job",
         "check that it is whole (tar tzf, unzip -t) and make it anew; a full disk of the node does the same",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"Total size of serialized results of [^\n]*? spark\.driver\.maxResultSize[^\n]*",
         SettingsError,
         "the driver may not take as much as the tasks have for it",
         "raise spark.driver.maxResultSize, with spark.driver.memory",
     ),
-    _rule(
+    _Refusal(
         r"TaskResultLost[^\n]*",
         NotReady,
         "what a task had for the driver was lost",
         "run it again; if it comes again, raise spark.driver.maxResultSize",
     ),
-    _rule(
+    _Refusal(
         r"Failed to create local dir in (?P<path>\S+?)\. Ignoring[^\n]*\n[^\n]*Failed to create any local dir",
         SettingsError,
         "Spark cannot make a folder for what it keeps on disk",
         "name another one with spark.local.dir, or get permission to write there",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"(?P<path>/\S+\.(?:tar\.gz|tgz|zip)) \(Permission denied\)",
         NotAllowed,
         "what should travel with the job cannot be read",
         "get permission to read it",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"Application (?P<id>application_\d+_\d+) was killed by user \S+[^\n]*"
         r"|Application killed by (?:user|admin)[^\n]*",
         NotReady,
         "an administrator or user ended the application",
         "ask who ended it and why, then run it again",
     ),
-    _rule(
+    _Refusal(
         r"RpcException: RPC response (?:has a length of \d+ )?exceeds maximum data length[^\n]*"
         r"|RpcNoSuchProtocolException: Unknown protocol[^\n]*"
         r"|SIMPLE authentication is not enabled\.\s+Available:\[TOKEN\]",
@@ -344,26 +335,26 @@ _REFUSALS: Final = (
         "correct fs.defaultFS in core-site.xml (port 8020, and not 9870) or "
         "yarn.resourcemanager.address in yarn-site.xml (8032, and not 8088)",
     ),
-    _rule(
+    _Refusal(
         r"Incomplete HDFS URI, no host: (?P<path>\S+)",
         SettingsError,
         "a location without a server is on HDFS, and Hadoop's configuration names no HDFS",
         "set fs.defaultFS in core-site.xml of HADOOP_CONF_DIR, or write hdfs://SERVER/…",
         where="{path}",
     ),
-    _rule(
+    _Refusal(
         r"IllegalArgumentException: java\.net\.UnknownHostException: (?P<host>[\w.-]+)",
         SettingsError,
         "Hadoop's configuration names a server that is not known here: {host}",
         "if it is a name service, fetch the cluster's hdfs-site.xml into HADOOP_CONF_DIR; else correct the name",
     ),
-    _rule(
+    _Refusal(
         r"could only be (?:written|replicated) to 0 [^\n]*",
         NotReady,
         "no DataNode of HDFS takes data",
         "run it again later: hdfs dfsadmin -report shows which are away or full",
     ),
-    _rule(
+    _Refusal(
         r"(?:JavaSparkContext|runExecutorLauncher|ERROR ApplicationMaster|ExecutorBackend)[\s\S]{0,4000}?"
         r"(?P<found>Failed to connect to (?:driver at )?/?(?P<path>[\w.-]+:\d+))",
         SettingsError,
@@ -373,7 +364,7 @@ _REFUSALS: Final = (
         where="{path}",
     ),
     # Last: a container that is gone leaves these words, too, beside those of its end.
-    _rule(
+    _Refusal(
         r"Call From \S+ to (?P<path>\S+) failed on (?:connection|socket timeout) exception[^\n]*",
         NotReady,
         "a server of Hadoop does not answer",
@@ -397,7 +388,7 @@ def refusal(text: str, *, only_lasting: bool = False) -> CmssparkError | None:
     for rule in _REFUSALS:
         if only_lasting and not rule.is_lasting:
             continue
-        if (match := rule.pattern.search(text)) is not None:
+        if (match := re.search(rule.pattern, text)) is not None:
             groups = {name: value for name, value in match.groupdict().items() if value}
             groups.setdefault("path", groups.get("shell", ""))
             where = rule.where.format_map(groups) if rule.where else None
