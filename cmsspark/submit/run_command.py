@@ -136,6 +136,8 @@ _LOG_YARN: Final = (
 _VAGUE_CODES: Final = (1, Exit.BUG)
 #: Those with which a JVM of Spark ends itself. A job may end with one, too.
 _JVM_CODES: Final = range(50, 57)
+#: What a shell, and Spark for the driver's Python, adds to the signal that ended a process.
+_BY_SIGNAL: Final = 128
 #: Seconds after which the log of the master is read, from when it runs and then each
 #: from the one before. A job may ask for executors minutes after it began. Two that fail
 #: one after the other are seen before Spark gives up after the third.
@@ -232,11 +234,6 @@ def run(
     if forward.received:
         write_note(_interrupted(command, application))
         return int(Exit.NOT_READY)
-    if code < 0:
-        write_note(
-            f"the driver was ended from outside by {signal.Signals(-code).name} (out of memory?)"
-        )
-        return int(Exit.NOT_READY)
     return _final_code(code, command, environ, application, watch)
 
 
@@ -250,6 +247,12 @@ def _final_code(
     """Return the exit code of a run whose spark-submit ended with ``code``, and write why
     it is another one.
     """
+    is_client = command.mode == "cluster"
+    if (killed := _signal_error(code, "spark-submit" if is_client else "the driver")) is not None:
+        write_note(killed.text())
+        if is_client:
+            write_note(_interrupted(command, application))
+        return int(killed.exit_code)
     if code != 0 and watch.unresolved:
         _show_unresolved(watch.unresolved)
         return int(Exit.SETTINGS)
@@ -286,6 +289,21 @@ def _final_code(
             write_note(reason.text())
             return int(reason.exit_code)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
+
+
+def _signal_error(code: int | None, name: str = "the driver") -> NotReady | None:
+    """Return the error of a process that a signal ended: a JVM, or the driver's Python, of
+    which Spark tells as a shell does; None for other ends.
+    """
+    number = 0 if code is None else -code if code < 0 else code - _BY_SIGNAL
+    if number not in [*signal.Signals]:
+        return None
+    return NotReady(
+        f"{name} was ended from outside",
+        found=signal.Signals(number).name,
+        next_step="check whether memory ran out (the kernel's log says so: dmesg), or ask who "
+        "ended it; then run it again",
+    )
 
 
 def _submit_failure(text: str) -> CmssparkError | None:
@@ -484,7 +502,7 @@ def _end_on_yarn(
     # What is known needs no look at the logs, which takes a JVM and the nodes' hand-over.
     if reason is None:
         refused = _show_last_error(application.id, command, environ)
-        reason = refused if job_code in (None, *_VAGUE_CODES) else None
+        reason = refused if job_code in (None, *_VAGUE_CODES) else _signal_error(job_code)
     if reason is not None:
         write_note(reason.text())
         return int(reason.exit_code)

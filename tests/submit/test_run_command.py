@@ -45,11 +45,13 @@ def test_a_jar_that_no_repository_has_is_reported_with_the_next_step(
     )
 
 
+@pytest.mark.parametrize("script", ["kill -9 $$", "sh -c 'kill -9 $$'; exit $?"])
 def test_a_driver_killed_from_outside_may_be_tried_again(
-    capfd: pytest.CaptureFixture[str],
+    script: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(sh("kill -9 $$"), os.environ) == 75
-    assert "SIGKILL" in capfd.readouterr().err
+    assert run(sh(script), os.environ) == 75
+    said = capfd.readouterr().err
+    assert "the driver was ended from outside" in said and "SIGKILL" in said
 
 
 def test_messages_pass_as_they_come_without_the_jvms_noise(

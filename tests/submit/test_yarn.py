@@ -310,11 +310,13 @@ def test_what_runs_is_waited_for_however_long_it_takes(capfd: pytest.CaptureFixt
     assert run(on_yarn(says, start_within=1.0), os.environ) == 65
 
 
+#: The last: a driver that the kernel killed.
+@pytest.mark.parametrize(("status", "code"), [(66, 66), (137, 75)])
 def test_in_cluster_mode_the_end_is_reported_without_the_watchers_trace(
-    capfd: pytest.CaptureFixture[str],
+    status: int, code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     trace = f'Exception in thread "main" org.apache.spark.SparkException: Application {ID} finished with failed status'
-    report = REPORT.format(diagnostics="User application exited with status 66", id=ID)
+    report = REPORT.format(diagnostics=f"User application exited with status {status}", id=ID)
     lines = [
         f"@yarn_Submitting application {ID}",
         f"@yarn_Application report for {ID} (state: FAILED)",
@@ -328,9 +330,10 @@ def test_in_cluster_mode_the_end_is_reported_without_the_watchers_trace(
     options = on_yarn("", "cluster").options
     # Whatever asks for the logs afterwards gets none: this Python is no spark-submit.
     built = Command([sys.executable, "-c", program], {}, "cluster", options)
-    assert run(built, os.environ) == 66
+    assert run(built, os.environ) == code
     said = capfd.readouterr().err
-    assert f"{ID} ended as FAILED: User application exited with status 66" in said
+    assert f"{ID} ended as FAILED: User application exited with status {status}" in said
+    assert ("the driver was ended from outside" in said) == (status == 137)
     assert "Exception in thread" not in said and "Client.scala" not in said
     assert f"yarn logs -applicationId {ID}" in said
 

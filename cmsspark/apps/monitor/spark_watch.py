@@ -174,7 +174,7 @@ OPTION: Final = "spark.cmsspark.run"
 _TELLING: Final = re.compile(
     r"OutOfMemoryError|Java heap space|GC overhead limit|getOutputCommand|py4j\.Protocol|Container killed"
     r"|[Ee]xit (?:code|status):? (?:is )?(?:137|143)|beyond (?:the )?'?(?:physical|virtual)'? memory"
-    r"|Failed to connect to (?:driver|master)|YARN: .*Failed to connect to|ExecutorLostFailure|maxResultSize"
+    r"|Failed to connect to (?:driver|master)|YARN: .*Failed to connect to|YARN application has|ExecutorLostFailure|maxResultSize"
     r"|Python worker exited unexpectedly|Could not execute broadcast in|No space left on device|eartbeat timed out"
     r"|Not enough space to cache rdd|Persisting block rdd|Broadcasting large task binary|task of very large size"
 )

@@ -280,8 +280,8 @@ def killed(run: RunMetrics) -> None:
     ].reason = "Container from a bad node: container_1 on host: node1. Exit status: 137."
 
 
-def log(line: str) -> Callable[[RunMetrics], None]:
-    return lambda run: run.log_lines.append(line)
+def log(*lines: str) -> Callable[[RunMetrics], None]:
+    return lambda run: run.log_lines.extend(lines)
 
 
 def failure(run: RunMetrics) -> None:
@@ -504,7 +504,10 @@ BAD: list[tuple[str, Callable[[RunMetrics], None], str]] = [
     ("container_killed", killed, "killed (exit 137)"),
     (
         "driver_unreachable",
-        log("YARN: Caused by: java.io.IOException: Failed to connect to /192.0.2.1:9"),
+        log(
+            "ERROR YarnClientSchedulerBackend: The YARN application has already ended!",
+            "YARN: Caused by: java.io.IOException: Failed to connect to /192.0.2.1:9",
+        ),
         "192.0.2.1",
     ),
     (

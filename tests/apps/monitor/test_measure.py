@@ -89,11 +89,20 @@ def test_lines_of_the_log_that_name_a_cause_are_kept(tmp_path: Path) -> None:
     assert metrics.findings[0].code == "heap_space"
 
 
-@pytest.mark.parametrize(("code", "expected"), [(1, ["driver_unreachable"]), (0, [])])
+#: A driver that ended by itself could not be reached, either.
+@pytest.mark.parametrize(
+    ("code", "line", "expected"),
+    [
+        (1, "ERROR X: The YARN application has already ended!", ["driver_unreachable"]),
+        (1, "", []),
+        (0, "", []),
+    ],
+)
 def test_what_yarn_says_of_an_application_that_failed_is_among_the_lines(
-    tmp_path: Path, code: int, expected: list[str]
+    tmp_path: Path, code: int, line: str, expected: list[str]
 ) -> None:
     measure = begin(tmp_path)
+    measure.line(line)
     said = "Uncaught exception: E\n\tat a.b(c)\nCaused by: java.io.IOException: Failed to connect to /192.0.2.1:369\n"
     measure.diagnose = {"application_1_0001": said}.__getitem__
     measure.ended(code, "application_1_0001")

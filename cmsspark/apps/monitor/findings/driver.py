@@ -317,10 +317,12 @@ _ALL_WORKERS: Final = -1
 #: A heap of which this share is in use is full: a part of it is kept free for copying.
 FULL_HEAP: Final = 0.85
 _PY4J: Final = re.compile(r"getOutputCommand|py4j\.Protocol")
-#: In client mode YARN's application master connects to the driver, and logs only its address.
-_UNREACHED: Final = re.compile(
-    r"Failed to connect to (?:driver|master)[^\n]*|(?<=YARN: )[^\n]*Failed to connect to [^\n]*"
-)
+_UNREACHED: Final = re.compile(r"Failed to connect to (?:driver|master)[^\n]*")
+#: In client mode YARN's application master connects to the driver, and logs only its
+#: address. A driver that lives tells of the master's end: one that ended itself could
+#: not be reached, either.
+_MASTER_UNREACHED: Final = re.compile(r"(?<=YARN: )[^\n]*Failed to connect to [^\n]*")
+_MASTER_ENDED: Final = "YARN application has "
 
 
 #: Spark warns of both from 1,000 KiB on; this much costs time.
@@ -339,8 +341,10 @@ STORED_SHARE: Final = 0.05
 
 def driver_findings(metrics: RunMetrics) -> Iterator[Finding]:
     """Yield the findings of the driver and of Python workers."""
+    is_left = any(_MASTER_ENDED in line for line in metrics.log_lines)
     for line in metrics.log_lines:
-        if (match := _UNREACHED.search(line)) is not None:
+        match = _UNREACHED.search(line) or (_MASTER_UNREACHED.search(line) if is_left else None)
+        if match is not None:
             yield named("driver_unreachable", match[0][:160], "the driver's log", "error")
             break
     if any(_PY4J.search(line) for line in metrics.log_lines):
