@@ -376,6 +376,8 @@ class _Watchdog:
             return None
         reason = self._look_at_master(now)
         self._next_look = now + next(self._looks, math.inf if self._has_worked else _REST_S)
+        if self._since is not None:
+            self._next_look = min(self._next_look, self._since + self.patience_s)
         return reason
 
     def _look_at_start(self, now: float) -> CmssparkError | None:

@@ -714,7 +714,7 @@ def test_a_job_that_gets_no_executor_in_a_busy_queue_says_so_and_is_given_up(
     assert (seen is not None) is is_given_up
     if seen is not None:
         second, reason = seen
-        assert START_WITHIN_S < second < START_WITHIN_S + 90 and int(reason.exit_code) == 75
+        assert START_WITHIN_S < second < START_WITHIN_S + 30 and int(reason.exit_code) == 75
         assert "gave the application no executor within 1800 s" in reason.problem
 
 
