@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from cmsspark.base.errors import NotAllowed, SettingsError
+from cmsspark.base.errors import CmssparkError, NotAllowed, NotReady, SettingsError
 from cmsspark.settings.secrets import open_private
 
 _PROPERTY: Final = re.compile(
@@ -25,6 +25,16 @@ _REFUSED: Final = re.compile(
     r"|Integrity check on decrypted field failed|No credentials were supplied[^\n|;]{0,40}"
     r"|SecretManager\$InvalidToken|token \([^)]*\) is expired|Unable to obtain password from user|Clock skew too great"
 )
+#: What they say beside it where no ticket would help: of a KDC that does not answer, and
+#: of servers or a realm that are known by other names.
+_NO_ANSWER: Final = re.compile(
+    r"Cannot contact any KDC[^\n|;]{0,80}"
+    r"|(?:Mechanism level|LoginException): (?:Connection refused|[\w ]*timed out|No route to host)[^\n|;]{0,40}"
+)
+_UNKNOWN: Final = re.compile(
+    r"Server not found in Kerberos database[^\n|;]{0,40}|Server has invalid Kerberos principal[^\n|;]{0,160}"
+    r"|Cannot (?:find|locate) KDC[^\n|;]{0,80}|Failed to specify server's Kerberos principal name"
+)
 #: What kinit says where the realm does not accept a keytab. Anything else, such as a
 #: KDC that does not answer, is left to Java, which may be configured to ask another
 #: one.
@@ -35,14 +45,29 @@ _KEYTAB_REFUSED: Final = re.compile(
 _NEXT: Final = "kinit, or give --principal NAME@REALM and --keytab FILE; then run it again"
 
 
-def refused(text: str) -> NotAllowed | None:
-    """Return the error (77) that a text about Kerberos of Java, Hadoop or a library
-    comes to; None for other texts.
+def refused(text: str) -> CmssparkError | None:
+    """Return what a text about Kerberos of Java, Hadoop or a library comes to: NotAllowed
+    (77) without a ticket, NotReady (75) for a KDC that does not answer, SettingsError (78)
+    for a realm or server of another name; None for other texts.
     """
-    match = _REFUSED.search(text)
-    if match is None:
-        return None
-    return NotAllowed("a valid Kerberos ticket is needed", found=match[0].strip(), next_step=_NEXT)
+    if (match := _NO_ANSWER.search(text)) is not None:
+        return NotReady(
+            "no Kerberos server (KDC) answers",
+            found=match[0].strip(),
+            next_step="run it again later; [realms] in krb5.conf names the servers",
+        )
+    if (match := _UNKNOWN.search(text)) is not None:
+        return SettingsError(
+            "Kerberos knows the cluster's servers, or their realm, by other names",
+            found=match[0].strip(),
+            next_step="fetch krb5.conf and the files in HADOOP_CONF_DIR from the cluster: *.kerberos.principal "
+            "and [realms] must be its own",
+        )
+    if (match := _REFUSED.search(text)) is not None:
+        return NotAllowed(
+            "a valid Kerberos ticket is needed", found=match[0].strip(), next_step=_NEXT
+        )
+    return None
 
 
 def is_needed(environ: Mapping[str, str]) -> bool:

@@ -489,7 +489,7 @@ def check_staging(values: Mapping[str, str], environ: Mapping[str, str], *, is_m
         ) from None
     except Exception as error:
         text = str(error).split("\\n", 1)[0]
-        if kerberos.refused(text) is not None:
+        if isinstance(kerberos.refused(text), NotAllowed):
             return  # a keytab is known to Java alone
         if (reason := refusal(text)) is not None and not isinstance(reason, InputMissing):
             raise reason from None

@@ -126,6 +126,45 @@ def test_what_java_says_of_a_ticket_is_77(text: str) -> None:
         assert isinstance(error, NotAllowed) and "kinit" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "step"),
+    [
+        (
+            "GSSException: No valid credentials provided (Mechanism level: Connection refused (Connection refused))",
+            75,
+            "run it again later",
+        ),
+        (
+            "KerberosAuthException: failure to login: for principal: me@REALM from keytab me.keytab "
+            "javax.security.auth.login.LoginException: Receive timed out",
+            75,
+            "run it again later",
+        ),
+        (
+            "GSSAPIError(\"Cannot contact any KDC for realm 'REALM'\")",
+            75,
+            "run it again later",
+        ),
+        (
+            "No valid credentials provided (Mechanism level: Server not found in Kerberos database (7))",
+            78,
+            "krb5.conf",
+        ),
+        (
+            "java.lang.IllegalArgumentException: Server has invalid Kerberos principal: hdfs/a@REALM, "
+            "expecting: hdfs/b@REALM",
+            78,
+            "principal",
+        ),
+        ("KrbException: Cannot find KDC for realm OTHER", 78, "krb5.conf"),
+    ],
+)
+def test_where_no_ticket_would_help_it_is_said(text: str, code: int, step: str) -> None:
+    error = why_not_started(text)
+    assert error is not None and int(error.exit_code) == code
+    assert step in str(error.next_step) and "kinit" not in str(error)
+
+
 def test_other_refusals_are_not_about_tickets() -> None:
     assert kerberos.refused("Permission denied: user=me, access=WRITE, inode=/cms") is None
 
