@@ -107,6 +107,14 @@ _REFUSALS: Final = (
         is_lasting=True,
     ),
     _Refusal(
+        r"external shuffle[^\n]*(?:Unknown message type: -22|Expected SaslMessage)[^\n]*",
+        SettingsError,
+        "the executors and the shuffle service of YARN's nodes differ in spark.authenticate",
+        "set spark.authenticate as the nodes have it, or go without their service: --conf "
+        "spark.shuffle.service.enabled=false --conf spark.dynamicAllocation.shuffleTracking.enabled=true",
+        is_lasting=True,
+    ),
+    _Refusal(
         r"Unable to (?:register|create executor)[^\n]*external shuffle[^\n]*",
         SettingsError,
         "the executors do not reach the shuffle service of Spark on their node",
@@ -267,7 +275,7 @@ _REFUSALS: Final = (
         r"(?P<path>(?:hdfs|file|viewfs):/\S+\.(?:tar\.gz|tgz|zip|jar))(?: does not exist)?",
         SettingsError,
         "what should travel with the job is not there",
-        "check --env and `environment`, spark.archives, spark.jars and spark.files of the settings",
+        "check --env and `environment`, spark.archives, spark.jars, spark.files and spark.submit.pyFiles",
         where="{path}",
     ),
     _Refusal(
@@ -405,18 +413,18 @@ def refusal(text: str, *, only_lasting: bool = False) -> CmssparkError | None:
 _OF_SERVERS: Final = re.compile(r"java\.net\.(?!UnknownHost)|hadoop\.(?:ipc|net)\.")
 
 
-def start_error(reason: str) -> CmssparkError:
-    """Return the error of an exception that kept Spark from its start, and that no rule
-    knows: NotReady (75) for connections and ports, else SettingsError (78).
+def start_error(reason: str, name: str = "Spark") -> CmssparkError:
+    """Return the error of an exception that kept Spark, or a part of it, from its start, and
+    that no rule knows: NotReady (75) for connections and ports, else SettingsError (78).
     """
     if _OF_SERVERS.search(reason):
         return NotReady(
-            "Spark did not start",
+            f"{name} did not start",
             found=reason,
             next_step="run it again later; --explain shows each address and port that is set",
         )
     return SettingsError(
-        "Spark does not start with these options",
+        f"{name} does not start with these options",
         found=reason,
         next_step="correct what that names: --explain shows each option and where it is set, and "
         "HADOOP_CONF_DIR has the cluster's own",

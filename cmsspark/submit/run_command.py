@@ -36,6 +36,7 @@ from cmsspark.submit.yarn import (
     active_nodes,
     collects_logs,
     diagnostics,
+    executors_failed,
     fetch_logs,
     granted_executors,
     kill,
@@ -276,16 +277,17 @@ def _final_code(
         application is not None
         and application.id
         and application.failed
-        and code in (Exit.NOT_READY, Exit.SETTINGS)
+        and (code in (Exit.NOT_READY, Exit.SETTINGS) or application.is_gone)
     ):
         # The driver only saw that the application ended. YARN knows who ended it, or else
         # the container why: what a setting causes comes again.
-        reason = refusal(diagnostics({**environ, **command.env}, application.id))
+        text = diagnostics({**environ, **command.env}, application.id)
+        reason = refusal(text)
         if reason is None:
-            reason = _show_last_error(application.id, command, environ, application.failed)
-            if reason is not None and reason.exit_code != Exit.SETTINGS:
+            reason = _show_last_error(application.id, command, environ, text, application.failed)
+            if reason is not None and reason.exit_code not in (Exit.NOT_READY, Exit.SETTINGS):
                 reason = None
-        if reason is not None and code == Exit.NOT_READY:
+        if reason is not None and code in (Exit.NOT_READY, *_VAGUE_CODES):
             write_note(reason.text())
             return int(reason.exit_code)
     return watch.status if command.mode == "cluster" and code != 0 and watch.status else code
@@ -503,7 +505,7 @@ def _end_on_yarn(
     write_note(f"{application.id} ended as {application.state}: {reason_text}")
     # What is known needs no look at the logs, which takes a JVM and the nodes' hand-over.
     if reason is None:
-        refused = _show_last_error(application.id, command, environ)
+        refused = _show_last_error(application.id, command, environ, diagnostics_text)
         reason = refused if job_code in (None, *_VAGUE_CODES) else _signal_error(job_code)
     if reason is not None:
         write_note(reason.text())
@@ -512,10 +514,15 @@ def _end_on_yarn(
 
 
 def _show_last_error(
-    application: str, command: Command, environ: Mapping[str, str], container: str = ""
+    application: str,
+    command: Command,
+    environ: Mapping[str, str],
+    diagnostics_text: str,
+    container: str = "",
 ) -> CmssparkError | None:
     """Show the last error of the container that failed: of ``container`` where its name
-    is known. Return what refused it; None where nothing known did.
+    is known. Return what refused it, or kept all executors from their start; None where
+    nothing known did.
     """
     environ = {**environ, **command.env}
     logs = fetch_logs(application, command.argv[0], environ)
@@ -525,7 +532,10 @@ def _show_last_error(
     page = None if collects_logs(environ) else master_page(environ, application)
     write_note(f"all it wrote: {page or f'yarn logs -applicationId {application}'}")
     stderr = logs.get(name, {}).get("stderr", "")
-    return refusal(error) or refusal(stderr, only_lasting=True)
+    if (reason := refusal(error) or refusal(stderr, only_lasting=True)) is not None:
+        return reason
+    is_start = bool(error) and executors_failed(diagnostics_text, logs)
+    return start_error(error[:300], "an executor of Spark") if is_start else None
 
 
 def _show_unresolved(artifact: str) -> None:

@@ -48,6 +48,7 @@ _OF_THE_JVM: Final = re.compile(
 _GONE: Final = re.compile(r"YARN application has (?:exited unexpectedly|already ended)")
 #: How a driver tells of a container that ended badly.
 FAILED: Final = re.compile(r"(container_\w+) on host: \S+ Exit status: -?[1-9]")
+_STATUS: Final = re.compile(r"container_\w+ on host: \S+ Exit status: (-?\d+)")
 _SECTION: Final = re.compile(
     r"^LogType:(?P<name>\S+)\n(?:Log(?!Contents)[^\n]*\n)*LogContents:\n(?P<text>.*?)\nEnd of LogType:",
     re.MULTILINE | re.DOTALL,
@@ -423,6 +424,8 @@ class Application(msgspec.Struct):
     wait_reason: str = ""
     #: The container that ended badly last.
     failed: str | None = None
+    #: Whether the driver says that YARN ended it.
+    is_gone: bool = False
     began: float = msgspec.field(default_factory=time.monotonic)
 
     def hear(self, text: str) -> None:
@@ -450,6 +453,7 @@ class Application(msgspec.Struct):
         if failed:
             self.failed = failed.group(1)
         elif self.id and _GONE.search(line):
+            self.is_gone = True
             self.failed = self.failed or f"{self.id.replace('application', 'container')}_01_000001"
 
     def _now(self, state: str) -> None:
@@ -493,6 +497,15 @@ def last_error(logs: Mapping[str, Logs]) -> tuple[str, str]:
         if matches:
             return name, matches[-1].group(matches[-1].lastindex or 0).strip()
     return name, "\n".join((stdout.strip() or stderr.strip()).splitlines()[-3:])
+
+
+def executors_failed(diagnostics_text: str, logs: Mapping[str, Logs]) -> bool:
+    """Return whether an application ended because its executors did, each by an exception
+    of its own (1) and not from outside.
+    """
+    masters = [text.get("stderr", "") for name, text in logs.items() if name.endswith("_000001")]
+    statuses = {status for text in masters for status in _STATUS.findall(text)}
+    return "Max number of executor failures" in diagnostics_text and statuses == {"1"}
 
 
 def collects_logs(environ: Mapping[str, str]) -> bool:

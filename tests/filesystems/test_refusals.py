@@ -28,6 +28,12 @@ TEXTS = {
         "me may not use the queue root.top",
         "--queue",
     ),
+    "Unable to create executor due to Unable to register with external shuffle server due to : "
+    "java.lang.IllegalArgumentException: Unknown message type: -22": (
+        78,
+        "differ in spark.authenticate",
+        "spark.shuffle.service.enabled=false",
+    ),
     f"Failed to submit {ID} to YARN : Application {ID} submitted by user me to non-leaf queue : cms": (
         78,
         "the queue cms of YARN has queues below it",
@@ -317,7 +323,7 @@ def test_only_what_is_waited_for_in_vain_ends_a_running_application() -> None:
     lasting = [text for text in TEXTS if refusal(text, only_lasting=True) is not None]
     words = ("huffle", "vcores", "Virtual Machine", "UnsupportedClassVersion")
     assert [text for text in lasting if any(word in text for word in words)] == lasting
-    assert len(lasting) == 6
+    assert len(lasting) == 7
 
 
 @pytest.mark.parametrize(

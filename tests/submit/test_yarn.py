@@ -766,6 +766,38 @@ def test_an_application_that_its_executors_ended_has_the_code_of_their_reason(
     assert run(built, os.environ) == 75
 
 
+@pytest.mark.parametrize(
+    ("status", "error", "code"),
+    [
+        (1, "Caused by: a.b.MismatchedInputException: No content to map due to end-of-input", 78),
+        (1, "Caused by: java.net.ConnectException: finishConnect(..) failed", 75),
+        # Ended from outside, or after some work.
+        (137, "Caused by: a.b.MismatchedInputException: No content", 75),
+    ],
+)
+@pytest.mark.parametrize("job_code", [1, 75])
+def test_executors_that_end_one_after_the_other_by_themselves_have_the_code_of_their_error(
+    job_code: int,
+    status: int,
+    error: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    lost = f"WARN YarnAllocator: Container from a bad node: {EXECUTOR} on host: h. Exit status: {status}."
+    logs = {DRIVER: {"stderr": lost}, EXECUTOR: {"stderr": error}}
+    monkeypatch.setattr(run_command, "fetch_logs", lambda *_: logs)
+    said = "Max number of executor failures (3) reached"
+    monkeypatch.setattr(run_command, "diagnostics", lambda *_: said)
+    gone = "ERROR YarnClientSchedulerBackend: YARN application has exited unexpectedly with state FAILED!"
+    lines = (f"@yarn_Submitting application {ID}", lost, gone)
+    # A script's own code is vague, and stays where nothing is known.
+    unknown = job_code if code == 75 and "java.net" not in error else code
+    assert run(says(*lines, mode="client", code=job_code), os.environ) == unknown
+    said = capfd.readouterr().err
+    assert ("an executor of Spark does not start with these options" in said) is (code == 78)
+
+
 def test_in_client_mode_yarn_is_asked_who_ended_an_application(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
