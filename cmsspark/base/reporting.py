@@ -48,12 +48,14 @@ def report(error: BaseException) -> Exit:
     """Print ``error`` to stderr, behind the program's name, and return its exit code.
 
     Any error other than a :class:`CmssparkError` is a bug (70). It is printed in one
-    line, with its traceback only when debugging.
+    line, with its traceback only when debugging. A KeyboardInterrupt may say what comes
+    next.
     """
     if debugging():
         _write_stderr("".join(traceback.format_exception(error)))
     if isinstance(error, KeyboardInterrupt):
-        _write_stderr(f"{_program}: interrupted; run the same command again to finish\n")
+        step = error.args[0] if error.args else "run the same command again to finish"
+        _write_stderr(f"{_program}: interrupted; {step}\n")
         return Exit.NOT_READY
     if (ours := as_ours(error)) is not None:
         usual = None if ours.next_step else _USUAL_STEPS.get(ours.exit_code)
@@ -92,8 +94,8 @@ def run_click(command: click.Command, name: str, arguments: list[str] | None = N
     try:
         check_pasted(sys.argv[1:] if arguments is None else arguments)
         return command.main(args=arguments, prog_name=name, standalone_mode=False)
-    except click.exceptions.Abort:
-        raise KeyboardInterrupt from None
+    except click.exceptions.Abort as abort:
+        raise KeyboardInterrupt(*getattr(abort.__cause__, "args", ())) from None
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return int(Exit.USAGE)

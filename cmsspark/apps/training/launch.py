@@ -412,7 +412,9 @@ def launch(
             _finish(folder, "done")
     except KeyboardInterrupt:
         _finish(folder, "stopped", "it was interrupted")
-        raise
+        raise KeyboardInterrupt(
+            f"cmsspark lab train run --resume {run.name} goes on with what its workers left"
+        ) from None
     except BaseException as error:
         problem = (
             error.problem
