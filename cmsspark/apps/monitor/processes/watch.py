@@ -111,6 +111,11 @@ def start_thread(root: int, options: WatchOptions) -> Watch | None:
         return None
 
 
+#: What a terminal sends to the run. It waits while the monitor is forked: between fork
+#: and the end of Python's own work after it, an exception is printed as a trace.
+_OF_TERMINALS: Final = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+
+
 def start(root: int, options: WatchOptions) -> Watch | None:
     """Watch the tree of ``root`` from a process beside it; None where that cannot be started.
 
@@ -123,10 +128,14 @@ def start(root: int, options: WatchOptions) -> Watch | None:
         pids, pid_writer = os.pipe()
         # Forked instead of started: an import of all modules would cost more than
         # watching a short run.
-        child = os.fork()
-        if child == 0:
-            os.close(writer)
-            _detach_and_watch(run, root, options, reader, pid_writer)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
+        try:
+            child = os.fork()
+            if child == 0:
+                os.close(writer)
+                _detach_and_watch(run, root, options, reader, pid_writer)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for descriptor in (reader, pid_writer):
             os.close(descriptor)
         os.waitpid(child, 0)
@@ -149,8 +158,11 @@ def _detach_and_watch(
         os.setsid()
         os.write(pid_writer, str(os.getpid()).encode())
         _let_go(channel)
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
+        for number in (*_OF_TERMINALS, signal.SIGCHLD):
+            # One that came before setsid() was meant for the run: ignoring drops it.
+            signal.signal(number, signal.SIG_IGN)
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_TERMINALS)
         with suppress(OSError):
             Path("/proc/self/comm").write_text("cmsspark-watch", encoding="ascii")
         watch(run, root, options, channel)
