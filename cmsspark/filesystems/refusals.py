@@ -246,6 +246,14 @@ _REFUSALS: Final = (
         "zip the jars of $SPARK_HOME/jars, without their folder, or leave the option out",
     ),
     _Refusal(
+        r"InvalidClassException: org\.apache\.spark\.[^\n]*local class incompatible[^\n]*",
+        SettingsError,
+        "the nodes have another Spark than this host",
+        "make what spark.yarn.archive or spark.yarn.jars names from the jars of this host's "
+        "$SPARK_HOME/jars, or leave the option out",
+        is_lasting=True,
+    ),
+    _Refusal(
         r"InvalidLabelResourceRequestException[^\n]*",
         SettingsError,
         "YARN has no such node label, or the queue may not use it",
@@ -370,6 +378,21 @@ _REFUSALS: Final = (
         "set spark.driver.host to an address of this host that they reach, open its ports "
         "(spark.driver.port, spark.blockManager.port), or use --deploy-mode cluster",
         where="{path}",
+    ),
+    _Refusal(
+        r"Error from python worker:[\s\S]{0,8000}?(?P<found>[^\n]*(?:Cannot allocate memory|MemoryError"
+        r"|Resource temporarily unavailable|No space left on device)[^\n]*)"
+        r"|Python worker failed to connect back[^\n]*",
+        NotReady,
+        "a node has no room for a Python worker",
+        "run it again later; if it comes again, raise spark.executor.memoryOverhead",
+    ),
+    _Refusal(
+        r"Error from python worker:[\s\S]{0,8000}?(?P<found>[^\n]*)\n\s*PYTHONPATH was",
+        SettingsError,
+        "the Python of the nodes does not start",
+        "send one along that was packed on a system like theirs: --env hdfs:///…/environment.tar.gz "
+        "(docs/operations.md makes it), or name one of theirs with PYSPARK_PYTHON",
     ),
     # Last: a container that is gone leaves these words, too, beside those of its end.
     _Refusal(

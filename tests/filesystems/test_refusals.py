@@ -28,6 +28,19 @@ TEXTS = {
         "me may not use the queue root.top",
         "--queue",
     ),
+    "SparkException: \nError from python worker:\n  ./environment/bin/python: 1: ELF: not found\nPYTHONPATH was:\n  /x": (
+        78,
+        "Python of the nodes does not start",
+        "--env",
+    ),
+    "SparkException: \nError from python worker:\n  Traceback\n  OSError: [Errno 12] Cannot allocate memory\n"
+    "PYTHONPATH was:\n  /x": (75, "no room for a Python worker", "memoryOverhead"),
+    "java.io.InvalidClassException: org.apache.spark.resource.ResourceProfile; local class incompatible: stream "
+    "classdesc serialVersionUID = -18, local class serialVersionUID = -25": (
+        78,
+        "another Spark than this host",
+        "spark.yarn.archive",
+    ),
     "Unable to create executor due to Unable to register with external shuffle server due to : "
     "java.lang.IllegalArgumentException: Unknown message type: -22": (
         78,
@@ -321,9 +334,9 @@ def test_other_words_are_no_refusal(text: str) -> None:
 
 def test_only_what_is_waited_for_in_vain_ends_a_running_application() -> None:
     lasting = [text for text in TEXTS if refusal(text, only_lasting=True) is not None]
-    words = ("huffle", "vcores", "Virtual Machine", "UnsupportedClassVersion")
+    words = ("huffle", "vcores", "Virtual Machine", "ClassVersion", "InvalidClass")
     assert [text for text in lasting if any(word in text for word in words)] == lasting
-    assert len(lasting) == 7
+    assert len(lasting) == 8
 
 
 @pytest.mark.parametrize(
