@@ -58,7 +58,9 @@ _NEVER_BEGAN = (
 )
 
 #: How Spark names a file that its own readers failed on, and an exception that led to another.
-_UNREAD = re.compile(r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Details|\n|$)")
+_UNREAD = re.compile(
+    r"rror while reading file (\S.*?)\.?(?:\s+SQLSTATE|\s+Details|\s+File does not exist\. It is|\n|$)"
+)
 #: What file systems say when there is no room, and where Spark could not write.
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|[DN]SQuotaExceededException")
 _UNWRITTEN = re.compile(r"TASK_WRITE_FAILED\] Task failed while writing rows to (\S+?)\.?(?:\s|$)")

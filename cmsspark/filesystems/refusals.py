@@ -336,6 +336,14 @@ _REFUSALS: Final = (
         where="{path}",
     ),
     _Refusal(
+        r"AM Container for \S+ exited with\s+exitCode: -10[34]\b[\s\S]{0,600}?"
+        r"(?P<found>running [^\n]*?beyond [^\n]*? memory used)",
+        SettingsError,
+        "the driver took more memory than its container has",
+        "raise spark.driver.memoryOverhead, where its Python lives, or spark.driver.memory; "
+        "in client mode spark.yarn.am.memoryOverhead",
+    ),
+    _Refusal(
         r"Application (?P<id>application_\d+_\d+) was killed by user \S+[^\n]*"
         r"|Application killed by (?:user|admin)[^\n]*",
         NotReady,

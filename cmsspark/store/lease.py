@@ -150,10 +150,16 @@ class Lease(msgspec.Struct):
         self.files.write_bytes(self._path(self._number), self._content())
 
     def check(self) -> None:
-        """Raise NotReady (75) if another process took the lease: this result must
-        not become current.
+        """Raise NotReady (75) if another process took the lease, or somebody removed it:
+        this result must not become current.
         """
         newest = max(self._entries(), default=0)
+        if not newest:
+            raise NotReady(
+                f"the lease of {self.what} was removed while it was held",
+                where=self.folder,
+                next_step="find out who removed it, and what else of the store; then run it again",
+            )
         if newest != self._number:
             raise NotReady(
                 f"another process took over {self.what}, because this one did not renew its lease in time",

@@ -66,6 +66,12 @@ def test_a_file_that_spark_cannot_read_is_named_with_the_code_of_its_cause(
     assert (error.exit_code, error.where) == (code, "hdfs://nn/day/part%200.gz")
 
 
+def test_a_file_that_is_gone_is_named_without_what_spark_supposes() -> None:
+    text = "hdfs://nn/day/part-0. File does not exist. It is possible the underlying files have been updated."
+    error = unwrap_cause(RuntimeError(UNREAD.format(text, "java.io.FileNotFoundException: x")))
+    assert isinstance(error, errors.InputMissing) and error.where == "hdfs://nn/day/part-0"
+
+
 @pytest.mark.parametrize(
     "reason",
     [

@@ -35,6 +35,14 @@ TEXTS = {
     ),
     "SparkException: \nError from python worker:\n  Traceback\n  OSError: [Errno 12] Cannot allocate memory\n"
     "PYTHONPATH was:\n  /x": (75, "no room for a Python worker", "memoryOverhead"),
+    f"Application {ID} failed 1 times due to AM Container for appattempt_1_2_000001 exited with  exitCode: -104\n"
+    "Failing this attempt.Diagnostics: [2026-11-29 02:44:21.713]Container [pid=7189,containerID=container_1] is "
+    "running 4108288B beyond the 'PHYSICAL' memory limit. Current usage: 1.0 GB of 1 GB physical memory used; 4.0 GB "
+    "of 2.1 GB virtual memory used. Killing container.": (
+        78,
+        "the driver took more memory",
+        "spark.driver.memoryOverhead",
+    ),
     "java.io.InvalidClassException: org.apache.spark.resource.ResourceProfile; local class incompatible: stream "
     "classdesc serialVersionUID = -18, local class serialVersionUID = -25": (
         78,

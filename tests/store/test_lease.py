@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,6 +127,14 @@ def test_a_process_that_lost_the_lease_detects_it_and_leaves_it_alone(tmp_path: 
             asked()
     slow.release()
     quick.check()
+
+
+def test_a_lease_that_was_removed_is_not_said_to_be_taken_over(tmp_path: Path) -> None:
+    lease_here = of(tmp_path / "lease", Clock())
+    lease_here.take()
+    shutil.rmtree(tmp_path / "lease")
+    with pytest.raises(NotReady, match="was removed while it was held"):
+        lease_here.check()
 
 
 def test_who_made_a_number_that_was_passed_long_ago_holds_nothing(tmp_path: Path) -> None:
