@@ -15,26 +15,18 @@ from cmsspark.sources.formats.chunk import Content
 from cmsspark.sources.formats.json_lines import CheckedRecord, JsonDecoder, split_flat
 from cmsspark.sources.formats.strict_json import Fields
 from cmsspark.sources.record_schema import load_schema
-from cmsspark.sources.values import UNKNOWN, Apps
+from cmsspark.sources.values import Apps, site_name
 
 #: The name of the feed in ``etc/sources.yaml``.
 FEED: Final = "xcache"
 #: Attributes of a record that are summed.
-_SUMS: Final = (
-    "accesses",
-    "hit_bytes",
-    "missed_bytes",
-    "bypass_bytes",
-    "disk_bytes",
-    "prefetch_bytes",
-)
+_SUMS: Final = ("hit_bytes", "missed_bytes", "bypass_bytes", "disk_bytes", "prefetch_bytes")
 
 
 class CacheSums(msgspec.Struct):
     """The records of one site: distinct servers and files, and sums in bytes. Null counts as 0."""
 
     closes: int = 0
-    accesses: int = 0
     hit_bytes: int = 0
     missed_bytes: int = 0
     bypass_bytes: int = 0
@@ -43,6 +35,9 @@ class CacheSums(msgspec.Struct):
     servers: set[str] = msgspec.field(default_factory=set)
     #: The largest size of each file that was closed.
     sizes: dict[str, int] = msgspec.field(default_factory=dict)
+    #: The largest count of opens of each (server, file): a cache counts on since the
+    #: file came.
+    opens: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
 
 
 class CacheDecoder(JsonDecoder):
@@ -76,8 +71,7 @@ class CacheDecoder(JsonDecoder):
     def take(self, records: list[Any], batch: AccessBatch) -> None:
         """Bin records as out_of_day; all others are added to the sums of their site."""
         for data in self.of_the_day(records, batch):
-            site = data["site"] or UNKNOWN
-            sums = self.sites.setdefault(UNKNOWN if site.lower() == UNKNOWN else site, CacheSums())
+            sums = self.sites.setdefault(site_name(data["site"]), CacheSums())
             sums.closes += 1
             for name in _SUMS:
                 setattr(sums, name, getattr(sums, name) + (data[name] or 0))
@@ -85,3 +79,5 @@ class CacheDecoder(JsonDecoder):
                 sums.servers.add(data["server"])
             if path := data["path"]:
                 sums.sizes[path] = max(sums.sizes.get(path, 0), data["size"] or 0)
+                copy = (data["server"] or "", path)
+                sums.opens[copy] = max(sums.opens.get(copy, 0), data["accesses"] or 0)

@@ -149,7 +149,7 @@ def build(sites: dict[str, CacheSums], day: date) -> list[dict[str, Any]]:
             "file_count": len(sums.sizes),
             "file_bytes": sum(sums.sizes.values()),
             "close_count": sums.closes,
-            "access_count": sums.accesses,
+            "access_count": sum(sums.opens.values()),
             "hit_bytes": sums.hit_bytes,
             "missed_bytes": sums.missed_bytes,
             "bypass_bytes": sums.bypass_bytes,

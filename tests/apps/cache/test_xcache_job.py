@@ -93,6 +93,27 @@ def test_records_are_summed_by_site(tmp_path: Path) -> None:
     assert manifest["records"] == {"read": 9, "malformed": 3, "out_of_day": 1}
 
 
+def test_opens_of_a_file_count_once_as_a_cache_counts_them_on(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        *(_line(access_count=count) for count in (7, 9, 8, None)),
+        _line(server_hostname="xc2", access_count=1),
+        _line(server_hostname=None, access_count=3),
+    )
+    rows, _ = _run(tmp_path)
+    assert [(row["close_count"], row["access_count"]) for row in rows] == [(6, 9 + 1 + 3)]
+
+
+def test_sites_are_those_of_rule_12(tmp_path: Path) -> None:
+    names = (" T1_US_FNAL_Disk ", "T1_US_FNAL", "n/a", "-", " ", "NULL", None)
+    _write(tmp_path, *(_line(site=name) for name in names))
+    rows, _ = _run(tmp_path)
+    assert {row["site_name"]: row["close_count"] for row in rows} == {
+        "T1_US_FNAL": 2,
+        "unknown": 5,
+    }
+
+
 @pytest.mark.parametrize(
     "line", ["5", "-1", "5\n6", "null", '"x"', "[]", "true", "1.5", "{}", "9" * 400]
 )
