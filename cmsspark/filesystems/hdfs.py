@@ -89,7 +89,7 @@ _PREFIXES: Final = (
 )
 #: A NameNode that is away is asked for a quarter of a minute, and Spark tries a task four
 #: times. By default the client asks fifteen times, for minutes.
-_ATTEMPTS: Final = {"dfs.client.failover.max.attempts": "4"}
+FEW_ATTEMPTS: Final = {"dfs.client.failover.max.attempts": "4"}
 #: Bytes that :func:`open_whole` reads ahead: each read is a request to a DataNode.
 _READ_AHEAD: Final = 8_000_000
 _GZIP: Final = b"\x1f\x8b"
@@ -161,7 +161,7 @@ def _connected(server: str, options: tuple[tuple[str, str], ...]) -> Any:
             found=f"no module {error.name}",
             next_step=f"add cmsspark[hdfs] to the executors' environment, or set {CLIENT_KEY}: java",
         ) from None
-    return Client(f"hdfs://{server}" if server else None, {**_ATTEMPTS, **dict(options)})
+    return Client(f"hdfs://{server}" if server else None, {**FEW_ATTEMPTS, **dict(options)})
 
 
 class HdfsView:

@@ -33,7 +33,7 @@ from cmsspark.base.errors import (
 )
 from cmsspark.base.text.terminal import pluralize, volume
 from cmsspark.engines.names import SPARK
-from cmsspark.filesystems.hdfs import MODULE, HdfsView
+from cmsspark.filesystems.hdfs import FEW_ATTEMPTS, MODULE, HdfsView
 from cmsspark.filesystems.refusals import refusal
 from cmsspark.filesystems.storage import Files, LocalFiles, is_local, local_path
 from cmsspark.run.inputs import (
@@ -465,7 +465,7 @@ def check_staging(values: Mapping[str, str], environ: Mapping[str, str], *, is_m
 
     def ask() -> None:
         # The client reads the environment of this process for the configuration.
-        client = Client(server)
+        client = Client(server, FEW_ATTEMPTS)
         if is_made:
             client.mkdirs(f"{parts.path.rstrip('/')}/.sparkStaging", 0o755, True)
         else:
@@ -481,18 +481,25 @@ def check_staging(values: Mapping[str, str], environ: Mapping[str, str], *, is_m
             next_step="have its administrators make it, or name another folder: spark.yarn.stagingDir",
         ) from None
     except TimeoutError:
-        raise NotReady(
-            "HDFS does not answer",
-            where=server,
-            found=f"nothing for {_PATIENCE_S} s",
-            next_step="run it again later; its administrators see why the NameNode is silent",
-        ) from None
+        raise _silent(server, f"nothing for {_PATIENCE_S} s") from None
     except Exception as error:
         text = str(error).split("\\n", 1)[0]
+        if "Connection refused" in text:
+            # Of all NameNodes of a pair. Java would ask them for minutes.
+            raise _silent(server, text) from None
         if isinstance(kerberos.refused(text), NotAllowed):
             return  # a keytab is known to Java alone
         if (reason := refusal(text)) is not None and not isinstance(reason, InputMissing):
             raise reason from None
+
+
+def _silent(server: str, found: str) -> NotReady:
+    return NotReady(
+        "HDFS does not answer",
+        where=server,
+        found=found,
+        next_step="run it again later; its administrators see why the NameNode is silent",
+    )
 
 
 def _answer_within(seconds: float, ask: Callable[[], T]) -> T:

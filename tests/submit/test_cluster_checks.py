@@ -433,7 +433,8 @@ def test_what_should_travel_and_is_not_there_is_78_and_unreadable_77(
             ),
             75,
         ),
-        (OSError("Connection refused"), None),
+        (OSError("Connection refused (os error 111)"), 75),
+        (OSError("No route to host"), None),
         # A run with a keytab needs no ticket here.
         (RuntimeError('GSSAPIError("No credentials were supplied, or the'), None),
         (TimeoutError(), 75),
@@ -454,7 +455,7 @@ def test_a_home_on_hdfs_that_cannot_be_written_is_refused_before_spark_starts(
     asked: list[tuple[str, str]] = []
 
     class Client:
-        def __init__(self, server: str) -> None:
+        def __init__(self, server: str, config: dict[str, str]) -> None:
             self.server = server
 
         def mkdirs(self, path: str, mode: int, parents: bool) -> None:
