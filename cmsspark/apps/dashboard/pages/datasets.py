@@ -46,6 +46,7 @@ COLUMNS: Final = (
     Column("deletable_bytes", "Deletable", "bytes", "copies that may go, all of them together"),
     Column("only_copy_bytes", "Only copies", "bytes", "of files that are nowhere else"),
 )
+_PARTS: Final = ("data_tier", "campaign")
 _SHOWN: Final = (
     *("dataset_name", "nacc", "distinct_users", "read_bytes", "last_day"),
     *("dataset_bytes", "disk_bytes", "tape_bytes"),
@@ -108,7 +109,9 @@ def view(request: PageRequest) -> Content:
     text = page.text("where", "Conditions", "search", wide=True)
     page.notes += request.use_notes(chosen)
     conditions = [parse_condition(part) for part in text.split(",") if part.strip()]
-    rows, widen = _rows(page, chosen), partial(_widen, request.snapshot, chosen)
+    # Cutting all names takes long.
+    parts = [name for name in _PARTS if name in names or name in text]
+    rows, widen = _rows(page, chosen, parts), partial(_widen, request.snapshot, chosen)
     if "distinct_users" in text:
         # Counting those of all datasets takes long.
         rows = widen(rows, ["dataset", "place", *_BY_NAME])
@@ -144,9 +147,10 @@ def _chosen_columns(request: PageRequest) -> list[str]:
     return [name for name in _BY_NAME if name == "dataset_name" or name in (names or _SHOWN)]
 
 
-def _rows(page: Page, chosen: Selection) -> pa.Table:
+def _rows(page: Page, chosen: Selection, parts: Sequence[str]) -> pa.Table:
     """Return all datasets that are used, in DBS or at a site, the most used first, with
     their ``place``, and their number, ``dataset``, if they are used in the selection.
+    Other ``parts`` of names than these are null.
     """
     snapshot = page.request.snapshot
     tables = {
@@ -161,25 +165,25 @@ def _rows(page: Page, chosen: Selection) -> pa.Table:
     # Use of a stream or site tier has no dataset that is not used.
     join = "LEFT" if chosen.values("stream") or chosen.values("site_tier") else "FULL"
     joins = "".join(f" {join} JOIN {name} USING (dataset_name)" for name in facts)
-    condition, parameters = chosen.only("data_tier", "campaign").where(
-        {name: f"{part_sql(name)} IN ({{}})" for name in ("data_tier", "campaign")}, days_too=False
+    condition, parameters = chosen.only(*_PARTS).where(
+        {name: f"{part_sql(name)} IN ({{}})" for name in _PARTS}, days_too=False
     )
-    parts = ", ".join(f"{part_sql(name)} AS {name}" for name in ("data_tier", "campaign"))
+    cut = "".join(f", {part_sql(name)} AS {name}" for name in parts)
     rows = snapshot.arrow(
         f"""
         WITH used AS (SELECT dataset_name, uses.* FROM uses JOIN datasets USING (dataset)
           WHERE nacc IS NOT NULL OR job_count IS NOT NULL),
-        rows AS (SELECT *, {parts}
+        rows AS (SELECT *{cut}
           FROM used{joins} LEFT JOIN (SELECT dataset_name, last_day FROM datasets)
           USING (dataset_name) WHERE dataset_name IS NOT NULL AND {condition})
-        SELECT * {f"REPLACE ({', '.join(zeros)})" if zeros else ""},
-          row_number() OVER (ORDER BY dataset IS NULL, nacc DESC NULLS LAST,
-            job_count DESC NULLS LAST, dataset_name) AS place
-        FROM rows ORDER BY place
+        SELECT * {f"REPLACE ({', '.join(zeros)})" if zeros else ""} FROM rows
+        ORDER BY dataset IS NULL, rows.nacc DESC NULLS LAST, rows.job_count DESC NULLS LAST,
+          dataset_name
         """,
         parameters,
         {"uses": sum_table(snapshot, chosen, "dataset", _SUMS), **facts},
     )
+    rows = rows.append_column("place", pa.array(range(rows.num_rows), pa.int64()))
     for column in COLUMNS:
         if column.name not in (*rows.column_names, "distinct_users"):
             kind = pa.string() if column.kind == "text" else pa.int64()
