@@ -28,7 +28,7 @@ _REFUSED: Final = re.compile(
 #: What they say beside it where no ticket would help: of a KDC that does not answer, and
 #: of servers or a realm that are known by other names.
 _NO_ANSWER: Final = re.compile(
-    r"Cannot contact any KDC[^\n|;]{0,80}"
+    r"Cannot contact any KDC[^\n|;\"]{0,80}"
     r"|(?:Mechanism level|LoginException): (?:Connection refused|[\w ]*timed out|No route to host)[^\n|;]{0,40}"
 )
 _UNKNOWN: Final = re.compile(
