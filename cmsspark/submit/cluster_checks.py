@@ -493,11 +493,11 @@ def check_staging(values: Mapping[str, str], environ: Mapping[str, str], *, is_m
             raise reason from None
 
 
-def _silent(server: str, found: str) -> NotReady:
+def _silent(server: str, reason: str) -> NotReady:
     return NotReady(
         "HDFS does not answer",
         where=server,
-        found=found,
+        found=reason,
         next_step="run it again later; its administrators see why the NameNode is silent",
     )
 

@@ -248,12 +248,12 @@ def _final_code(
     """Return the exit code of a run whose spark-submit ended with ``code``, and write why
     it is another one.
     """
-    is_client = command.mode == "cluster"
-    if (killed := _signal_error(code, "spark-submit" if is_client else "the driver")) is not None:
-        write_note(killed.text())
-        if is_client:
+    is_there = command.mode == "cluster"
+    if (error := _signal_error(code, "spark-submit" if is_there else "the driver")) is not None:
+        write_note(error.text())
+        if is_there:
             write_note(_interrupted(command, application))
-        return int(killed.exit_code)
+        return int(error.exit_code)
     if code != 0 and watch.unresolved:
         _show_unresolved(watch.unresolved)
         return int(Exit.SETTINGS)
