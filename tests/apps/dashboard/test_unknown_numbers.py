@@ -277,3 +277,11 @@ def test_replicas_are_those_of_rucio_where_only_they_are_stored(tmp_path: Path) 
             line["present_bytes"] for line in download(running, "sites", "unused", site=site)
         ] == ["7"]
         assert [line["bytes"] for line in download(running, "data", "site_by_data_tier")] == ["7"]
+
+
+def test_a_download_by_jobs_is_empty_where_no_jobs_are_stored(tmp_path: Path) -> None:
+    store_day(tmp_path / "store", FIRST, [row(FIRST, "aaa", 5)], streams=["aaa"])
+    with serving(tmp_path / "store", tmp_path) as running:
+        for measure in ("job_count", "job_read_bytes"):
+            assert download(running, "popularity", "datasets", measure=measure) == []
+        assert len(download(running, "popularity", "datasets", measure="users")) == 1

@@ -163,6 +163,9 @@ def _top(
     snapshot = request.snapshot
     total = pc.sum(ranking["counted"])
     columns = stored_columns(snapshot, _COLUMNS)
+    # Without stored jobs the table has none of their columns.
+    names = [column.name for column in columns]
+    drawn = "distinct_users" if measure == "users" else measure
 
     def widen(rows: pa.Table, names: Collection[str]) -> pa.Table:
         numbers = rows["dataset"].to_numpy()
@@ -184,9 +187,7 @@ def _top(
         ui.ArrowRows(ranking, widen),
         "Datasets with their use in the chosen period",
         f"No dataset of this selection has {ui.shown(text)!r} in its name.",
-        bars=[column.name for column in columns].index(
-            {"users": "distinct_users"}.get(measure, measure)
-        ),
+        bars=names.index(drawn) if drawn in names else None,
         limit=_PAGE,
     )
 
