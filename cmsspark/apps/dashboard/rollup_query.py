@@ -32,7 +32,7 @@ _FOLLOWING: Final[Mapping[str, tuple[str, str]]] = {
     "campaign": ("dataset", "dataset IN (SELECT dataset FROM datasets WHERE campaign IN ({}))"),
 }
 #: Condition on datasets: a join skips rows in a third of the time that a list takes.
-_BY_JOIN: Final = "dataset IN (SELECT unnest([{}]))"
+_BY_JOIN: Final = "dataset IN (SELECT unnest({}::INTEGER[]))"
 
 
 def sums(

@@ -45,9 +45,10 @@ class Selection(msgspec.Struct, frozen=True, dict=True):
     """Days from ``first`` to ``last`` (both included), the accesses and jobs that the
     page is about, and what is asked of them.
 
-    ``filters``: (column of ``FILTERS``, ``site_name``, ``day`` or ``dataset``, which is a
-    number, and a value); a column with several values takes each of them. ``step``: day, week or month. ``measure`` and ``by``, the
-    column of the grouping, are empty where a query needs none.
+    ``filters``: (column of ``FILTERS``, ``site_name``, ``day`` or ``dataset``, and a value);
+    a column with several values takes each of them, and ``dataset`` has one value, a tuple
+    of numbers. ``step``: day, week or month. ``measure`` and ``by``, the column of the
+    grouping, are empty where a query needs none.
     """
 
     first: date

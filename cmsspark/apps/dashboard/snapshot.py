@@ -49,8 +49,9 @@ _IN_MEMORY: Final[Mapping[str, str]] = {
     **{table: f"packed.{table}" for table in ("cube", "site_totals", "dataset_totals")},
     **{table: f"memory.{table}" for table in ("tier_users", "campaign_users", "site_users")},
 }
-#: Bytes that queries may take beside the tables in memory, also for blocks of the files.
-_FOR_QUERIES: Final = 64_000_000
+#: Bytes that queries may take beside the tables in memory, also for blocks of the files: with
+#: 64 MB a page of a year reads its blocks, some 45 MB, several times.
+_FOR_QUERIES: Final = 96_000_000
 _EPOCH: Final = date(1970, 1, 1)
 _KEPT_RESULTS: Final = 256
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import date, timedelta
 from functools import partial
 from itertools import accumulate
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from cmsspark.apps.ask import costs
 from cmsspark.apps.dashboard import site_use, use
 from cmsspark.apps.dashboard import widgets as ui
+from cmsspark.apps.dashboard.dataset_ranking import sum_datasets
 from cmsspark.apps.dashboard.page import Page, cost_figures, make_chart
 from cmsspark.apps.dashboard.page_request import PageDefinition, PageRequest
 from cmsspark.apps.dashboard.rollup_query import sum_table, sums
@@ -287,13 +288,19 @@ def _group_table(
 
 def _datasets(request: PageRequest, chosen: Selection, site: str) -> ui.Table:
     snapshot = request.snapshot
-    rows = sum_table(snapshot, chosen.with_values("site_name", site), "dataset")
+    at_site = chosen.with_values("site_name", site)
+    ranking = sum_table(snapshot, at_site, "dataset", ("nacc", "job_count"))
     columns = (
         ui.Column("dataset_name", "Dataset"),
         *stored_columns(snapshot, use_columns(*USUAL)),
     )
     caption = "Datasets that are read at this site"
-    source = ui.ArrowRows(rows, lambda part, names: with_remote_share(snapshot.named(part)))
+
+    def widen(rows: pa.Table, names: Collection[str]) -> pa.Table:
+        sums = with_remote_share(sum_datasets(snapshot, at_site, rows["dataset"].to_numpy(), SUMS))
+        return snapshot.named(sums.add_column(0, "dataset", rows["dataset"]))
+
+    source = ui.ArrowRows(ranking, widen)
     return ui.Table("datasets", columns, source, caption, bars=1, limit=_PAGE)
 
 
