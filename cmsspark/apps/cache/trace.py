@@ -7,7 +7,6 @@ a seed, and the reads of a dataset on a day follow each other.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Annotated, Final
@@ -23,6 +22,7 @@ from pyarrow import csv
 from cmsspark.base.arrays import Array, jit
 from cmsspark.base.errors import DataError, InputMissing, UsageError
 from cmsspark.base.foreign_parquet import open_parquet
+from cmsspark.sources.formats import lines
 from cmsspark.store.stored_columns import newest, table_rows
 from cmsspark.store.stored_days import StoredDays
 
@@ -150,7 +150,7 @@ def _instants(time: pa.Array) -> Array:
 _BATCH: Final = 100_000
 #: More damaged lines than this share, and than ten, are refused.
 _DAMAGED_SHARE: Final = 0.001
-_ENDINGS: Final = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_ENDINGS: Final = (".json", ".jsonl")
 
 
 _Bytes = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -179,8 +179,28 @@ class _Line(_Record):
 
 
 def is_xcache(path: Path) -> bool:
-    """Return whether the path is a folder, or a file whose ending says JSON lines."""
-    return path.is_dir() or path.name.lower().endswith(_ENDINGS)
+    """Return whether the path is a folder, or a file whose ending says JSON lines, plain
+    or packed.
+    """
+    name = path.name.lower()
+    plain = name.rpartition(".")[0] if lines.is_packed_name(name) else name
+    return path.is_dir() or plain.endswith(_ENDINGS)
+
+
+def _lines_of_file(file: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, plain or packed. Raises DataError (65) for one that is
+    damaged or no text, and OSError.
+    """
+    with file.open("rb") as stream:
+        is_first = True
+        for chunk in lines.chunks(lines.unpacked(stream, str(file))):
+            if is_first:
+                lines.check_text(lines.take_head(chunk), str(file))
+                is_first = False
+            if isinstance(chunk, lines.LongLine):
+                yield chunk.head
+            else:
+                yield from bytes(chunk).split(b"\n")
 
 
 def xcache_batches(
@@ -197,7 +217,7 @@ def xcache_batches(
     (65) for files that cannot be read and many damaged lines.
     """
     decoder = msgspec.json.Decoder(_Line)
-    lines = damaged = 0
+    line_count = damaged = 0
     for file in (
         sorted(file for file in path.rglob("[!._]*") if file.is_file())
         if path.is_dir()
@@ -206,36 +226,35 @@ def xcache_batches(
         rows: list[tuple[int, str, int]] = []
         left_out = 0
         try:
-            with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-                for line in stream:
-                    if not line.strip():
-                        continue
-                    lines += 1
-                    try:
-                        record = decoder.decode(line)
-                        is_record = record.data is not None or record.file_path is not None
-                    except (msgspec.DecodeError, UnicodeDecodeError):
-                        is_record = False
-                    damaged += not is_record
-                    row = _row(record) if is_record else None
-                    if row and is_record:
-                        rows.append(row)
-                        data = record.data or record
-                        recorded[0] += max(data.bytes_hit_cache or 0, 0)
-                        recorded[1] += max(data.bytes_miss_cache or 0, 0)
-                        recorded[1] += max(data.bytes_bypass_cache or 0, 0)
-                    left_out += row is None
-                    if len(rows) >= _BATCH:
-                        yield *_columns(rows), left_out
-                        rows, left_out = [], 0
-        except (OSError, EOFError) as error:
+            for line in _lines_of_file(file):
+                if not line.strip():
+                    continue
+                line_count += 1
+                try:
+                    record = decoder.decode(line)
+                    is_record = record.data is not None or record.file_path is not None
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    is_record = False
+                damaged += not is_record
+                row = _row(record) if is_record else None
+                if row and is_record:
+                    rows.append(row)
+                    data = record.data or record
+                    recorded[0] += max(data.bytes_hit_cache or 0, 0)
+                    recorded[1] += max(data.bytes_miss_cache or 0, 0)
+                    recorded[1] += max(data.bytes_bypass_cache or 0, 0)
+                left_out += row is None
+                if len(rows) >= _BATCH:
+                    yield *_columns(rows), left_out
+                    rows, left_out = [], 0
+        except OSError as error:
             raise DataError("the records cannot be read", where=file, found=str(error)) from None
         yield *_columns(rows), left_out
-    if damaged > max(10, _DAMAGED_SHARE * lines):
+    if damaged > max(10, _DAMAGED_SHARE * line_count):
         raise DataError(
             "too many lines are not records of XCache",
             where=path,
-            found=f"{damaged:,} of {lines:,}",
+            found=f"{damaged:,} of {line_count:,}",
             next_step="give JSON lines of the feed cms-xrootd-cache",
         )
 

@@ -4,12 +4,15 @@ every size of small traces.
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 from datetime import date
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import cramjam
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,8 +22,15 @@ from click.testing import CliRunner
 from cmsspark.apps.cache import trace as trace_module
 from cmsspark.apps.cache.cli import command
 from cmsspark.apps.cache.replay import Simulation, least_capacity, parse_size
-from cmsspark.apps.cache.trace import Trace, read_trace, site_traces
+from cmsspark.apps.cache.trace import (
+    Trace,
+    is_xcache,
+    read_trace,
+    site_traces,
+    xcache_batches,
+)
 from cmsspark.base import errors
+from cmsspark.base.errors import DataError
 from cmsspark.base.periods import between
 from cmsspark.filesystems.storage import LocalFiles
 from cmsspark.store.stored_days import find_days
@@ -242,3 +252,28 @@ def test_names_of_many_parts_have_one_number(tmp_path: Path, monkeypatch: Any) -
     trace = read_trace(tmp_path / "t.bin")
     _, first = np.unique(rows["object"], return_index=True)
     assert rows["object"][np.sort(first)][trace.objects].tolist() == rows["object"].tolist()
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".bz2", " packed without its ending"])
+def test_records_of_caches_are_read_however_they_are_packed(tmp_path: Path, ending: str) -> None:
+    lines = [
+        json.dumps({"data": {"file_path": f"/f{number % 3}", "size": 10, "attach_time": number}})
+        for number in range(1, 51)
+    ]
+    content = ("\ufeff" + "\r\n".join(lines)).encode()
+    packed = {
+        "": content,
+        ".zst": bytes(cramjam.zstd.compress(content)),
+        ".bz2": bytes(cramjam.bzip2.compress(content)),
+    }.get(ending, gzip.compress(content))
+    file = tmp_path / "records" / f"part-0.json{ending}"
+    file.parent.mkdir()
+    file.write_bytes(packed)
+    batches = list(xcache_batches(file.parent, [0, 0]))
+    assert sum(len(times) for times, *_ in batches) == 50
+    assert not sum(left_out for *_, left_out in batches)
+    assert is_xcache(file) == ("ending" not in ending)
+    file.write_bytes(packed[: len(packed) // 2])
+    if ending:
+        with pytest.raises(DataError):
+            list(xcache_batches(file.parent, [0, 0]))
