@@ -203,7 +203,7 @@ def _take(word: str, following: list[str], request: Request, signature: Signatur
         return False
     if option.metavar is None:
         if equals:
-            raise UsageError(f"{name} takes no value", found=word)
+            raise UsageError(f"{name} takes no value", found=word, next_step=f"type {name} alone")
         request.values.setdefault(option.name, [])
     else:
         if not equals:

@@ -18,15 +18,17 @@ from pathlib import Path
 import msgspec
 
 from cmsspark.base.errors import SettingsError
+from cmsspark.base.text.progress_line import write_log
 
 _CORE_JAR = re.compile(r"spark-core_(\d+\.\d+)-(\d+\.\d+\.\d+.*)\.jar")
 _UNLIMITED = 1 << 60
 
 
 def write_note(text: str) -> None:
-    """Write a line for the person at the terminal."""
-    sys.stderr.write(f"run_spark: {text}\n")
-    sys.stderr.flush()
+    """Write a line for the person at the terminal. Raises OutputError (73) where the
+    reader of a pipe has gone.
+    """
+    write_log(f"run_spark: {text}")
 
 
 class Spark(msgspec.Struct, frozen=True):

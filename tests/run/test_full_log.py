@@ -101,3 +101,19 @@ def test_an_error_that_cannot_be_reported_keeps_its_code(tmp_path: Path) -> None
     place = Place(tmp_path)
     assert main(place, "cmsspark.main", "show", "nothing", "--fout", place.fout, log=FULL) == 2
     assert main(place, "cmsspark.main", "status", "--fout", place.fout, log=FULL) == 73
+
+
+@pytest.mark.parametrize(("day", "code"), [("20190615..20190616", 73), ("20190615", 0)])
+def test_a_line_of_several_days_whose_notes_nobody_reads_ends_in_73(
+    tmp_path: Path, day: str, code: int
+) -> None:
+    command = [sys.executable, "-c", "from cmsspark.submit import main; main()", "dbs_eos"]
+    words = ["--date", day, "--fout", str(tmp_path), "--dry-run"]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [*command, *words], stdout=closed, stderr=closed, env=environ, check=False
+        )
+    assert done.returncode == code

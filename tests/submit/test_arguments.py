@@ -90,8 +90,9 @@ def test_an_unknown_option_before_the_job_is_refused_with_the_next_step() -> Non
 def test_missing_values_and_values_too_many_are_refused() -> None:
     with pytest.raises(UsageError, match="needs a value"):
         requested("dbs_aaa", "--conf")
-    with pytest.raises(UsageError, match="takes no value"):
+    with pytest.raises(UsageError, match="takes no value") as refused:
         requested("dbs_aaa", "--yarn=true")
+    assert refused.value.next_step == "type --yarn alone"
 
 
 def test_help_names_every_option() -> None:

@@ -47,6 +47,11 @@ def log(text: str) -> None:
         return
     if _Open.line is not None:
         _Open.line.clear()
+    write_log(text)
+
+
+def write_log(text: str) -> None:
+    """Write a line to stderr, with ``--quiet`` too. Raises as :func:`log` does."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
