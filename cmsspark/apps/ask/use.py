@@ -471,10 +471,15 @@ def read_frame(
 
 
 def nearest(text: str, names: Iterable[str]) -> list[str]:
-    """Return up to three names most similar to ``text``.
+    """Return up to three names that contain ``text``, or else those most similar to it.
 
     Only names with a similar first part are compared, as comparing is slow.
     """
+    names = list(names)
+    part = text.strip("/*?").casefold()
+    containing = [name for name in names if len(part) > 2 and part in name.casefold()]
+    if containing:
+        return containing[:3]
     by_first: dict[str, list[str]] = {}
     for name in names:
         by_first.setdefault(_first(name), []).append(name)

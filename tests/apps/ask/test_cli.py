@@ -293,6 +293,10 @@ def test_what_nobody_knows_is_refused_with_the_nearest_names(place: Path) -> Non
     assert "T2_CH_CERN" in fails(
         InputMissing, place, "who-reads", "/ZMM/*/AOD", "--site", "T2_CH_CER"
     )
+    assert "nearest names: /ZMM/Run2026A-v1/AOD" in fails(
+        InputMissing, place, "who-reads", "run2026a"
+    )
+    assert "nearest names: T2_CH_CERN" in fails(InputMissing, place, "reads", "CERN")
     told = fails(InputMissing, place, "holdings", "--tier", "T9")
     assert "T2" in told and "site_tier_usage of 20" in told and str(place) in told
     assert "there is no site ''" in fails(
