@@ -29,12 +29,13 @@ RECENT_DAYS: Final = 14
 _LEAST_ACCESSES: Final = 10.0
 #: What pairs are judged by → values at which the odds of being read again take a step, and
 #: that step in their logarithm before a store has shown its own; all pairs take the first
-#: one. Days with a read among the recent ones, days since the last read, and weeks with a
-#: read of the six before.
+#: one. Days with a read among the recent ones, days since the last read, weeks with a read
+#: of the six before, and bytes read in the recent days for each byte of the dataset.
 _STEPS: Final[dict[str, dict[float, float]]] = {
     "active": {1: 0.4, 2: 0.7, 3: 0, 4: 1.1, 6: 0, 8: 1.3, 11: 0},
     "idle": {2: 0, 3: 0, 4: -0.6, 6: 0, 9: -1.9},
     "earlier": {1: 0, 2: 0, 4: 0, 6: 0},
+    "passes": {0.3: 0, 1: 0, 3: 0},
 }
 _EARLIER_DAYS: Final = 42
 #: How much a week is read of what the week before it was, until a store has shown more; the
@@ -43,7 +44,7 @@ _DECAY, _BELIEF = 0.5, 4.0
 #: The most that one pair is believed to grow.
 _MOST_GROWTH: Final = 3.0
 #: Of pairs so likely to be read again in the lifetime of a copy, and no others, is there demand.
-_LEAST_LIKELY: Final = 0.9
+_LEAST_LIKELY: Final = 0.85
 #: Siblings are taken if at least so many had their first week, else those of the wider group.
 _LEAST_SIBLINGS: Final = 3
 _GROUPS: Final = (("primary_name", "data_tier"), ("campaign", "data_tier"), ("data_tier",))
@@ -80,7 +81,7 @@ def expected(reads: Reads, replicas: Replicas, lifetime: int = DEFAULT.lifetime)
     less than :data:`_LEAST_LIKELY` to be read again, have no demand. A dataset that was
     made in these weeks and not yet read has the first week of its siblings.
     """
-    rows, end, days = _with_worth(reads), reads.end, 7 * lifetime
+    rows, end, days = _with_worth(reads, replicas), reads.end, 7 * lifetime
     weeks = ((end - reads.first).days - days - RECENT_DAYS) // 7
     mondays = (end - timedelta(days=days + 7 * week) for week in range(weeks + 1))
     past = []
@@ -161,12 +162,15 @@ def _fit(
     return weights
 
 
-def _with_worth(reads: Reads) -> pl.DataFrame:
-    """Return the rows with their worth: bytes, if unknown by the mean of the dataset's
-    accesses, else of all; accesses if no read has bytes.
+def _with_worth(reads: Reads, replicas: Replicas) -> pl.DataFrame:
+    """Return the rows with the size of their dataset and their worth: bytes, if unknown by
+    the mean of the dataset's accesses, else of all; accesses if no read has bytes.
     """
+    rows = reads.rows.join(
+        replicas.datasets.select("dataset", "size"), "dataset", "left", maintain_order="left"
+    )
     if not reads.has_bytes:
-        return reads.rows.with_columns(worth="accesses")
+        return rows.with_columns(worth="accesses")
     volume, accesses = (
         pl.col(name).filter(pl.col("bytes") > 0).sum() for name in ("bytes", "accesses")
     )
@@ -175,7 +179,7 @@ def _with_worth(reads: Reads) -> pl.DataFrame:
     # Accesses with bytes may be 0.
     mean = pl.when(of_dataset.is_finite()).then(of_dataset).otherwise(of_all)
     worth = pl.when(pl.col("bytes") > 0).then("bytes").otherwise(pl.col("accesses") * mean)
-    return reads.rows.with_columns(worth=worth)
+    return rows.with_columns(worth=worth)
 
 
 def _recent_pairs(rows: pl.DataFrame, end: date) -> pl.DataFrame:
@@ -194,10 +198,14 @@ def _recent_pairs(rows: pl.DataFrame, end: date) -> pl.DataFrame:
             active=is_recent.sum(),
             idle=pl.col("ago").min(),
             earlier=week.filter(~is_recent).n_unique(),
+            passes=pl.col("bytes").filter(is_recent).sum() / pl.col("size").first(),
         )
         .filter(pl.col("accesses") >= _LEAST_ACCESSES)
         .with_columns(
-            pl.sum_horizontal(pl.col(name) >= edge for edge in edges).alias(name)
+            # The passes of a dataset that no replica names are not known.
+            pl.sum_horizontal((pl.col(name) >= edge).fill_null(False) for edge in edges).alias(
+                name
+            )
             for name, edges in _STEPS.items()
         )
         # Sums of floats follow this order.
@@ -222,7 +230,9 @@ def _of_siblings(reads: Reads, rows: pl.DataFrame, replicas: Replicas) -> Iterat
     datasets = replicas.datasets.with_columns(**groups, is_known=is_known)
     born = pl.lit(reads.end) - pl.duration(days="age")
     siblings = datasets.filter("is_known").with_columns(second_week=born + timedelta(days=7))
-    first_week = rows.join(siblings, "dataset").filter(pl.col("day") < pl.col("second_week"))
+    first_week = (
+        rows.drop("size").join(siblings, "dataset").filter(pl.col("day") < pl.col("second_week"))
+    )
     new = datasets.filter(pl.col("age") < RECENT_DAYS).join(rows, "dataset", "anti")
     for group in _GROUPS:
         # Without the dataset itself.
@@ -575,7 +585,7 @@ def _plans(
     yield "recommend", make_plan(replicas, demand, space, limits)
     tiers = [DERIVED["data_tier"].derive(name) or "" for name in replicas.datasets["dataset"]]
     datasets = replicas.datasets.select("dataset", "size", tier=pl.Series(tiers, dtype=pl.String))
-    recent = _recent_pairs(_with_worth(past), past.end).join(datasets, "dataset")
+    recent = _recent_pairs(_with_worth(past, replicas), past.end).join(datasets, "dataset")
     every = datasets.join(space.select("site"), how="cross").sort(PAIR)
     volume = recent.group_by("tier", "site").agg(pl.col("recent").sum())
     of_tier = volume.join(datasets.group_by("tier").agg(pl.col("size").sum()), "tier")

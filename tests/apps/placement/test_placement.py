@@ -100,6 +100,26 @@ def test_pairs_that_end_after_a_week_at_a_site_are_not_copied() -> None:
     assert short > {(HOT, C), (NEW, C)}, "three weeks do not tell them apart"
 
 
+def test_pairs_are_likely_to_be_read_again_as_those_with_as_many_passes() -> None:
+    """Each week three small datasets are read whole for a week, and three large ones by
+    parts from then on: the newest of both have the same days with reads.
+    """
+    reads = [
+        (day, f"/{kind}{week}x{number}/Run{week}-v1/AOD", B, 20)
+        for week in range(14)
+        for number in range(3)
+        for kind, end in (("Small", 7 * week + 7), ("Large", 98))
+        for day in range(7 * week, end)
+    ]
+    sizes = {name: TB if name.startswith("/Small") else 100 * TB for _, name, _, _ in reads}
+    replicas = copies_of(*(copy(name, A, bytes=size) for name, size in sizes.items()))
+    demand = expected(reads_of(*reads, weeks=14), replicas)["dataset"].to_list()
+    newest = [name for name in sizes if "/Run13-" in name]
+    assert {name for name in newest if name in demand} == {
+        name for name in newest if name.startswith("/Large")
+    }
+
+
 def test_a_copy_is_made_where_a_complete_one_is_none() -> None:
     reads = reads_of(*DAILY)
     there = copies_of(copy(HOT, A), copy(HOT, B))
