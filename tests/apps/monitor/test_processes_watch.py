@@ -150,6 +150,25 @@ def test_a_run_that_ends_in_a_moment_is_not_watched_and_nothing_is_written(tmp_p
     assert not (tmp_path / FILE).exists() or rows(tmp_path, "SELECT count(*) FROM Runs")[0][0] <= 1
 
 
+def test_ctrl_c_while_the_monitor_is_forked_prints_no_trace_and_the_monitor_stays(
+    tmp_path: Path,
+) -> None:
+    code = f"""
+import os, signal, time
+from pathlib import Path
+from cmsspark.apps.monitor.processes import watch
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT))
+started = watch.start(os.getpid(), watch.WatchOptions(Path({str(tmp_path)!r}), "job"))
+while Path(f"/proc/{{started.pid}}/comm").read_text() != "cmsspark-watch\\n":
+    time.sleep(0.01)
+print("watched")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "watched\n", "")
+
+
 def test_a_watch_that_cannot_write_does_not_concern_the_run(tmp_path: Path) -> None:
     file = tmp_path / "no-folder"
     file.write_text("")
